@@ -49,7 +49,7 @@ pub enum CallError {
     NoHello,
     /// It speaks another protocol.
     #[error(
-        "the daemon is version {daemon} and speaks protocol {theirs}, this program speaks {ours}"
+        "the daemon (version {daemon}) uses protocol {theirs}, and this program protocol {ours}"
     )]
     Skew {
         /// The daemon's version.
@@ -60,7 +60,7 @@ pub enum CallError {
         ours: u32,
     },
     /// The connection ended before the whole request was written, so it was not carried out.
-    #[error("the daemon closed the connection before it had the request")]
+    #[error("the daemon closed the connection before it received the request")]
     Unsent(#[source] io::Error),
     /// The connection ended before the answer.
     #[error("the connection to the daemon closed in the middle of the request")]

@@ -18,7 +18,7 @@ pub struct Listen {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ListenError {
     /// One of them is not an address with a port.
-    #[error("`{0}` is no address with a port")]
+    #[error("`{0}` is not an address with a port")]
     Malformed(String),
     /// The first could be reached by other machines.
     #[error("`{0}` may be reached by other machines")]

@@ -114,7 +114,7 @@ pub enum Request {
         /// Only lines that were written then or later.
         #[serde(default)]
         since: Option<Timestamp>,
-        /// Only lines that match this regular expression.
+        /// Print only lines that match this regular expression.
         #[serde(default)]
         grep: Option<String>,
     },
@@ -181,7 +181,7 @@ pub enum Request {
         around: Around,
     },
     /// Chooses clients: they get entries for all servers that name no clients of their own, now and
-    /// from now on. Entries of ours that were changed or taken out by hand are set right. Answer:
+    /// from now on. Entries of Mainstay that were changed or removed by hand are restored. Answer:
     /// [`crate::ClientReport`] for each client and server.
     ChooseClients {
         /// Their ids. One that is unknown or not installed fails the whole request before anything

@@ -43,7 +43,7 @@ pub(crate) async fn converse(stream: UnixStream, service: Arc<Service>, received
         tracing::warn!("another user tried to reach the control socket");
         let message = "this daemon belongs to another user";
         // Whether it is heard is the other's affair.
-        let help = "set MAINSTAY_HOME to a directory of yours to run one of your own";
+        let help = "set MAINSTAY_HOME to a directory of yours to run your own";
         peer.fail(ApiError::new(ErrorKind::Invalid, message).with_help(help)).await.ok();
         return;
     }
@@ -72,7 +72,7 @@ pub(crate) async fn converse(stream: UnixStream, service: Arc<Service>, received
             return CatchPanic::new(connected).await.unwrap_or(Ok(()));
         }
         if let Request::Relay { streams } = request {
-            let relays = service.gateway.hubs.relays();
+            let relays = service.gateway.servers.relays();
             let claimed = relay::claim(relays, &streams);
             let is_claimed = claimed.is_ok();
             peer.answer(claimed).await?;

@@ -14,7 +14,7 @@ use std::pin::pin;
 use mainstay_api::{ApiError, ErrorKind, Listen};
 use mainstay_hold::holder::HolderEvent;
 use mainstay_hold::limits::{ANSWER, SETTLE, SUPERSEDED_CHECK};
-use mainstay_proxy::Hubs;
+use mainstay_proxy::Servers;
 use mainstay_proxy::front::DURABLE;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
@@ -88,7 +88,7 @@ pub(crate) struct LifecycleRequests {
 /// What [`LifecycleRequests::until_ending`] needs of a daemon.
 pub(crate) struct Serving<'a> {
     pub(crate) holder: &'a HolderClient,
-    pub(crate) hubs: &'a Hubs,
+    pub(crate) servers: &'a Servers,
     pub(crate) store: &'a Store,
     pub(crate) exe: &'a Path,
 }
@@ -105,7 +105,7 @@ impl LifecycleRequests {
         events: &mut HolderEvents,
         daemon: Serving<'_>,
     ) -> (Ending, Instant) {
-        let Serving { holder, hubs, store, exe } = daemon;
+        let Serving { holder, servers, store, exe } = daemon;
         let listen = |kind| signal(kind).expect("the runtime handles signals");
         let mut term = listen(SignalKind::terminate());
         let mut int = listen(SignalKind::interrupt());
@@ -123,7 +123,7 @@ impl LifecycleRequests {
                         Event::Requested
                     }
                 },
-                () = quiet(hubs, lifecycle.waits_until()) => Event::Quiet,
+                () = quiet(servers, lifecycle.waits_until()) => Event::Quiet,
                 event = events.next() => match from_holder(event, holder) {
                     Some(event) => event,
                     None => continue,
@@ -177,9 +177,9 @@ impl LifecycleRequests {
 }
 
 /// Resolves when no call is left that the next daemon could not continue, or at this time. Never without one.
-async fn quiet(hubs: &Hubs, until: Option<Instant>) {
+async fn quiet(servers: &Servers, until: Option<Instant>) {
     let Some(until) = until else { return std::future::pending().await };
-    if timeout_at(until, hubs.unbound()).await.is_err() {
+    if timeout_at(until, servers.unbound()).await.is_err() {
         tracing::warn!("calls of commands or in batches will not be answered");
     }
 }

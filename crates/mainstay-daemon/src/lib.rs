@@ -34,7 +34,7 @@ use mainstay_api::{Instance, Listen};
 use mainstay_core::RefreshMode;
 use mainstay_engine::EngineError;
 use mainstay_hold::limits::FLUSH;
-use mainstay_proxy::Hubs;
+use mainstay_proxy::Servers;
 use tokio::net::UnixListener;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -182,7 +182,7 @@ struct Daemon {
 
 /// Freezes the sessions when it is dropped: their clients have not given up what is dropped afterwards, by an error too,
 /// and the next daemon continues it.
-struct FreezeOnDrop(Arc<Hubs>);
+struct FreezeOnDrop(Arc<Servers>);
 
 impl Drop for FreezeOnDrop {
     fn drop(&mut self) {
@@ -199,15 +199,15 @@ impl Daemon {
             // The first event reports its end, and another holder is started then.
             tracing::warn!(%error, "the holder does not know that this daemon serves");
         }
-        let hubs = Arc::clone(&service.gateway.hubs);
-        self.messengers.spawn(async move { relay::give_up_unclaimed(hubs.relays()).await });
+        let servers = Arc::clone(&service.gateway.servers);
+        self.messengers.spawn(async move { relay::give_up_unclaimed(servers.relays()).await });
         let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
         tracing::info!(version, pid, "daemon ready");
         holder.kill_outdated_holder().await;
         let store = &service.context.store;
         store.secure_later();
         let requests = self.requests.as_mut().expect("they are taken when the daemon ends");
-        let serving = Serving { holder, hubs: &service.gateway.hubs, store, exe: &self.exe };
+        let serving = Serving { holder, servers: &service.gateway.servers, store, exe: &self.exe };
         let (listen, lost) = (service.listen.clone(), self.sessions_lost);
         let (socket, tasks) = (&mut self.control_socket, &mut self.command_tasks);
         tokio::select! {

@@ -227,7 +227,7 @@ impl Listener {
 
     fn spawn(addr: SocketAddr, scope: Scope, context: &Context) -> Self {
         let sockets = context.sockets.clone();
-        let hubs = Arc::clone(&context.hubs);
+        let servers = Arc::clone(&context.servers);
         let Access { callers, allowed, changing: _ } = context.access.clone();
         let (told, state) = watch::channel(ListenerState::No);
         let (stop, stopped) = watch::channel(());
@@ -248,7 +248,7 @@ impl Listener {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
             };
             let inherited = sockets.connections(addr);
-            let serve = http::serve(listener, inherited, hubs, config, stop());
+            let serve = http::serve(listener, inherited, servers, config, stop());
             // At once, because nobody is to wait in the queue of a listener that is not served.
             let release = async {
                 match stop().await {
@@ -269,7 +269,7 @@ impl Listener {
         context: &Context,
     ) -> Self {
         let sockets = context.sockets.clone();
-        let hubs = Arc::clone(&context.hubs);
+        let servers = Arc::clone(&context.servers);
         let Access { callers, allowed, changing: _ } = context.access.clone();
         let (_, state) = watch::channel(ListenerState::No);
         let (stop, stopped) = watch::channel(());
@@ -286,7 +286,7 @@ impl Listener {
             };
             let inherited = sockets.private_connections();
             let stop = told_to_stop(stopped, &sockets);
-            let left = http::serve_private(connections, inherited, hubs, config, stop).await;
+            let left = http::serve_private(connections, inherited, servers, config, stop).await;
             sockets.pass_on_private(&left);
         });
         Self { state, stop, task }

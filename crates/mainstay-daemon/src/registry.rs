@@ -9,22 +9,20 @@ mod session_runs;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use mainstay_api::{ApiError, Around, ErrorKind};
 use mainstay_core::{RunId, ServerName, ServerSpec, Status, Wanted};
 use mainstay_engine::{Found, News, RunKey, StartError};
-use mainstay_proxy::Availability;
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::clock;
 use crate::driver::{Audience, Context, Driver, Ending, Handle, Message};
 use crate::engines::Home;
-use crate::gateway::{self, Gateway};
+use crate::gateway::{self, Gateway, GatewayRequest, GatewayRequests};
 use crate::listen;
 use crate::snapshot::{self, Snapshot};
 use crate::startup::inherited::Inherited;
@@ -45,8 +43,8 @@ struct Shared {
     servers: Mutex<BTreeMap<ServerName, Handle>>,
     /// Runs that belong to single sessions, by names of their own.
     isolated: Mutex<BTreeMap<ServerName, Isolated>>,
-    /// Outlooks of session runs that start when the previous run of the session has ended.
-    next_runs: Mutex<BTreeMap<ServerName, watch::Receiver<Availability>>>,
+    /// The names of session runs that start when the previous run of the session has ended.
+    next_runs: Mutex<BTreeSet<ServerName>>,
     drivers: Mutex<JoinSet<()>>,
     /// The last runs of servers that were forgotten, so that no run number is used twice.
     forgotten: Mutex<HashMap<ServerName, RunId>>,
@@ -65,14 +63,13 @@ struct Isolated {
     session_continues: bool,
     /// Whether it is being stopped.
     is_ending: bool,
-    availability: watch::Receiver<Availability>,
 }
 
 /// A handle that does not keep the registry.
-pub(crate) struct WeakRegistry(Weak<Shared>);
+struct WeakRegistry(Weak<Shared>);
 
 impl WeakRegistry {
-    pub(crate) fn upgrade(&self) -> Option<Registry> {
+    fn upgrade(&self) -> Option<Registry> {
         self.0.upgrade().map(|shared| Registry { shared })
     }
 }
@@ -105,7 +102,7 @@ impl Registry {
     /// Starts to drive a server.
     pub(crate) fn adopt(&self, stored: Stored, inherited: &Inherited) {
         let name = stored.spec.name.clone();
-        let audience = Audience::Everybody(self.shared.gateway.hub(&stored.spec));
+        let audience = Audience::Everybody(self.shared.gateway.add(&stored.spec));
         let (driver, handle) =
             Driver::new(self.shared.context.clone(), audience, stored, inherited);
         self.servers().insert(name.clone(), handle);
@@ -122,7 +119,7 @@ impl Registry {
         std::mem::take(&mut *self.orphans())
     }
 
-    pub(crate) fn downgrade(&self) -> WeakRegistry {
+    fn downgrade(&self) -> WeakRegistry {
         WeakRegistry(Arc::downgrade(&self.shared))
     }
 
@@ -183,8 +180,8 @@ impl Registry {
         for server in stored {
             let name = server.spec.name.clone();
             if let Ok(handle) = self.get(&name) {
-                if let Some(hub) = self.shared.gateway.hubs.get(name.as_str()) {
-                    hub.set(gateway::settings(&server.spec));
+                if let Some(shown) = self.shared.gateway.servers.get(name.as_str()) {
+                    shown.set(gateway::settings(&server.spec));
                 }
                 for (own, handle) in self.isolated_of(&name) {
                     let spec = ServerSpec { name: own, ..server.spec.clone() };
@@ -231,6 +228,38 @@ impl Registry {
         Ok(guard)
     }
 
+    /// Does what servers ask for, until the registry is gone.
+    pub(crate) fn handle_requests(&self, mut requests: GatewayRequests) {
+        let registry = self.downgrade();
+        self.drivers().spawn(async move {
+            while let Some(request) = requests.recv().await {
+                let Some(registry) = registry.upgrade() else { return };
+                registry.handle_request(request);
+            }
+        });
+    }
+
+    fn handle_request(&self, request: GatewayRequest) {
+        match request {
+            GatewayRequest::StartRun { server, session } => self.isolate(&server, &session),
+            GatewayRequest::StopRun { server, session } => self.stop_session_run(&server, &session),
+            GatewayRequest::ReleaseRun { server, session } => self.release(&server, &session),
+            GatewayRequest::Demand { server } => {
+                self.shared.gateway.handled_repeated();
+                self.demand(&server);
+            }
+            GatewayRequest::Unreachable { server, generation } => {
+                self.shared.gateway.handled_repeated();
+                self.unreachable(&server, generation);
+            }
+            GatewayRequest::LastLine { server, reply } => {
+                let registry = self.clone();
+                // It ends with the engine's answer.
+                drop(tokio::spawn(async move { reply.send(registry.last_line(&server).await).ok() }));
+            }
+        }
+    }
+
     /// Passes on what an engine reports.
     pub(crate) async fn news(&self, news: News) {
         let server = news.server();
@@ -243,7 +272,7 @@ impl Registry {
 
     /// Passes on that a run which speaks HTTP did not take a request. It is told for every attempt,
     /// so nothing is lost if a driver that is busy does not hear this one.
-    pub(crate) fn unreachable(&self, server: &ServerName, generation: u64) {
+    fn unreachable(&self, server: &ServerName, generation: u64) {
         let handle = self.servers().get(server).cloned();
         if let Some(handle) = handle {
             handle.inbox.try_send(Message::Unreachable { generation }).ok();
@@ -252,7 +281,7 @@ impl Registry {
 
     /// A client wants a server that is down. It is told for every request, so nothing is lost if a
     /// driver that is busy does not hear this one.
-    pub(crate) fn demand(&self, server: &ServerName) {
+    fn demand(&self, server: &ServerName) {
         let handle = self.servers().get(server).cloned();
         if let Some(handle) = handle {
             handle.inbox.try_send(Message::Demand).ok();
@@ -260,7 +289,7 @@ impl Registry {
     }
 
     /// The last line that the present run of a server wrote to standard error.
-    pub(crate) async fn last_line(&self, server: &ServerName) -> Option<String> {
+    async fn last_line(&self, server: &ServerName) -> Option<String> {
         let (workload, run) = {
             let handle = self.get(server).ok()?;
             let shown = handle.view.borrow();
@@ -344,7 +373,7 @@ impl Registry {
             return;
         }
         self.servers().remove(&name);
-        self.shared.gateway.hubs.remove(name.as_str());
+        self.shared.gateway.servers.remove(name.as_str());
         if let Ending::Forgotten(last) = ending {
             for (_, own) in self.isolated_of(&name) {
                 own.inbox.try_send(Message::Want(Wanted::Gone)).ok();
@@ -374,7 +403,7 @@ impl Registry {
         mainstay_core::lock(&self.shared.isolated)
     }
 
-    fn next_runs(&self) -> MutexGuard<'_, BTreeMap<ServerName, watch::Receiver<Availability>>> {
+    fn next_runs(&self) -> MutexGuard<'_, BTreeSet<ServerName>> {
         mainstay_core::lock(&self.shared.next_runs)
     }
 

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use mainstay_core::{RemoteSpec, RunId, ServerSpec, Transport, Workload, human_duration};
 use mainstay_engine::{Engine, EngineError, RunKey};
 use mainstay_proxy::client::{BadTarget, SendError, Target};
-use mainstay_proxy::{Hello, Hub, LineLink, Link, RunInfo, UpstreamError};
+use mainstay_proxy::{Hello, LineLink, Link, RunInfo, Server, UpstreamError};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
@@ -218,7 +218,7 @@ pub(crate) async fn establish(
     engine: &dyn Engine,
     key: &RunKey,
     spec: &ServerSpec,
-    hub: &Hub,
+    server: &Server,
     arrival: RunInfo,
 ) -> Result<Session, SessionError> {
     let transport = match &spec.workload {
@@ -227,7 +227,7 @@ pub(crate) async fn establish(
         Workload::Remote(remote) => {
             // Before the supervisor takes it for hung: it may just be far away.
             let limit = REMOTE.min(spec.restart.start_timeout * 9 / 10);
-            return reach(remote, limit, hub, arrival).await;
+            return reach(remote, limit, server, arrival).await;
         }
     };
     let mut owner = None;
@@ -250,19 +250,19 @@ pub(crate) async fn establish(
             Link::Http(Target::local(endpoint.addrs, path)?)
         }
     };
-    Ok(Session { run: hub.attach_run(link, arrival).await?, since: clock::now(), owner })
+    Ok(Session { run: server.attach_run(link, arrival).await?, since: clock::now(), owner })
 }
 
 /// Opens a session with a server that runs elsewhere, in one attempt.
 async fn reach(
     remote: &RemoteSpec,
     limit: Duration,
-    hub: &Hub,
+    server: &Server,
     arrival: RunInfo,
 ) -> Result<Session, SessionError> {
     let headers = remote.headers.iter().map(|(name, value)| (name.as_str(), value.reveal()));
     let target = Target::remote(remote.url.as_str(), headers)?;
-    let entered = timeout(limit, hub.attach_run(Link::Remote(target), arrival)).await;
+    let entered = timeout(limit, server.attach_run(Link::Remote(target), arrival)).await;
     match entered.map_err(|_| SessionError::Late(limit))? {
         Ok(run) => Ok(Session { run, since: clock::now(), owner: None }),
         Err(UpstreamError::Connect { source, .. }) => Err(SessionError::Unreachable(source)),

@@ -17,8 +17,7 @@ use mainstay_api::{
 };
 use mainstay_core::{Cause, ServerName, ServerSpec, Status};
 use mainstay_engine::{DockerEngine, LogRange, Regex, RunKey};
-use mainstay_proxy::front::{self, Core, Lookup, OpenError, Session as _};
-use mainstay_proxy::{Local, NO_MESSAGE, UpstreamError};
+use mainstay_proxy::{Local, Lookup, NO_MESSAGE, OpenError, UpstreamError};
 use serde_json::value::RawValue;
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
@@ -174,7 +173,7 @@ impl Service {
 
     /// A server with what only the proxy knows of it.
     fn told(&self, mut info: ServerInfo) -> ServerInfo {
-        let hub = self.gateway.hubs.get(info.name.as_str());
+        let hub = self.gateway.servers.get(info.name.as_str());
         info.sessions = hub.map_or(0, |hub| hub.session_count()).try_into().unwrap_or(u32::MAX);
         let addr = self.listen.borrow().addr();
         info.url = addr.map(|addr| format!("http://{addr}/{}/mcp", info.name));
@@ -297,9 +296,9 @@ impl Service {
         had: Option<&str>,
     ) -> Result<String, ApiError> {
         self.registry.get(name)?;
-        let hubs = &self.gateway.hubs;
+        let servers = &self.gateway.servers;
         if let Some(id) = had {
-            match front::find(&**hubs, name.as_str(), id, None).await {
+            match servers.find(name.as_str(), id, None).await {
                 Ok(_) => return Ok(id.to_owned()),
                 Err(Lookup::NoSuchServer | Lookup::NoSuchSession) => {}
                 Err(error @ Lookup::Unreadable) => {
@@ -307,7 +306,7 @@ impl Service {
                 }
             }
         }
-        match Core::open(&**hubs, name.as_str()) {
+        match servers.open(name.as_str()) {
             Ok(session) => Ok(session.id().to_owned()),
             Err(OpenError::NoSuchServer) => Err(just_removed(name)),
             Err(OpenError::TooManySessions) => Err(ApiError::new(
@@ -322,7 +321,7 @@ impl Service {
         let handle = self.find(name).await?;
         // A given-up server may try again when somebody wants it.
         handle.inbox.send(Message::Demand).await.ok();
-        let hub = self.gateway.hubs.get(name.as_str());
+        let hub = self.gateway.servers.get(name.as_str());
         let hub = hub.ok_or_else(|| just_removed(name))?;
         hub.local(&gateway::identity()).await.map_err(|error| self.failed(name, &error))
     }

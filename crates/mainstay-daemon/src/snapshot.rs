@@ -10,7 +10,7 @@ use mainstay_core::{
     human_duration,
 };
 use mainstay_engine::PortOwner;
-use mainstay_proxy::Run;
+use mainstay_proxy::AttachedRun;
 
 use crate::clock;
 
@@ -38,7 +38,7 @@ pub(crate) struct Snapshot {
 /// A session with the present run.
 #[derive(Debug, Clone)]
 pub(crate) struct Session {
-    pub(crate) run: Arc<Run>,
+    pub(crate) run: AttachedRun,
     pub(crate) since: Instant,
     /// Who listens at the run's port, if that is known not to be the run itself.
     pub(crate) owner: Option<PortOwner>,

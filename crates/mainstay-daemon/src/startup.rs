@@ -78,15 +78,15 @@ pub(crate) async fn build(config: Config, holder: HolderClient) -> Result<Daemon
     let sessions_lost = kept.lost;
     let keys = session_key::load(&instance.state_dir, &store);
     let ids = SessionIds::new(&keys.key, sessions.era()).recognising(keys.other.as_ref());
-    let gateway = Gateway::new(event_log.clone(), Arc::new(sessions.clone()), kept, ids);
-    let hubs = Arc::clone(&gateway.hubs);
+    let (gateway, requests) = Gateway::new(event_log.clone(), Arc::new(sessions.clone()), kept, ids);
+    let servers = Arc::clone(&gateway.servers);
     let sockets = Sockets::HolderClient(holder.clone());
     let context = Context {
         engines: engines.clone(),
         store,
         event_log,
         memory,
-        hubs,
+        servers,
         clients,
         sockets,
         access,
@@ -98,7 +98,7 @@ pub(crate) async fn build(config: Config, holder: HolderClient) -> Result<Daemon
     let inherited = inherited::sort_out(known, engines.list().await?);
     let forgotten = inherited.0.iter().map(|(name, of_one)| (name.clone(), of_one.last)).collect();
     let registry = Registry::new(context.clone(), gateway.clone(), forgotten);
-    gateway.provide_from(&registry);
+    registry.handle_requests(requests);
     // Nothing fails from here on. If this daemon cannot start, another one attaches to the servers and continues the
     // connections of clients.
     let control_socket = control_socket(&holder, &instance).await?;
@@ -135,7 +135,7 @@ pub(crate) async fn build(config: Config, holder: HolderClient) -> Result<Daemon
         lifecycle_requests,
     });
     Ok(Daemon {
-        _freeze: FreezeOnDrop(Arc::clone(&service.gateway.hubs)),
+        _freeze: FreezeOnDrop(Arc::clone(&service.gateway.servers)),
         service,
         engines,
         holder,
@@ -170,7 +170,7 @@ async fn resume_servers(
     }
     // Before anything is awaited, so that no run is attached before.
     registry.keep_orphans(inherited);
-    gateway.restore(relayed);
+    gateway.restore(relayed, |server, session| registry.resume_session_run(server, session));
     let orphans = registry.take_orphans().into_iter().filter_map(|(server, inherited)| {
         inherited.adopted.map(|found| (found.home, RunKey::new(server, found.run)))
     });

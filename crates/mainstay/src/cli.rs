@@ -7,7 +7,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     call, change, client, completions, connect, daemon, demo, doctor, events, export, import, logs,
-    ls, run, service, status, token, tools, update, why,
+    ls, man, run, service, status, token, tools, update, why,
 };
 
 const STYLES: Styles = Styles::styled()
@@ -21,7 +21,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ("Output and tools", &["logs", "events", "tools", "call", "connect"]),
     ("Clients", &["client", "token"]),
     ("Files", &["export", "import"]),
-    ("Mainstay itself", &["daemon", "service", "update", "doctor", "completions", "demo"]),
+    ("Mainstay itself", &["daemon", "service", "update", "doctor", "completions", "man", "demo"]),
 ];
 
 /// Mainstay keeps MCP servers alive for AI clients.
@@ -47,19 +47,19 @@ pub(crate) enum Command {
     Ls(ls::Args),
     Status(status::Args),
     Why(why::Args),
-    /// Turn servers on
+    /// Start servers
     ///
-    /// Comes back when each is ready or has failed once. A server that was given up gets a clean slate.
+    /// Returns when each is ready or has failed once. The restart counter of each is reset.
     Start(change::StartArgs),
-    /// Turn servers off; they stay known
+    /// Stop servers, until `mainstay start`
     ///
-    /// Comes back when every process of them is gone.
+    /// Returns when all their processes have ended.
     Stop(change::Args),
-    /// Start servers anew, with a clean slate
+    /// Restart servers and reset their restart counters
     ///
-    /// Comes back when each is ready or has failed once.
+    /// Returns when each is ready or has failed once.
     Restart(change::StartArgs),
-    /// Stop servers and forget them
+    /// Stop servers and remove them
     Rm(change::Args),
     Logs(logs::Args),
     Events(events::Args),
@@ -75,6 +75,7 @@ pub(crate) enum Command {
     Update(update::Args),
     Doctor(doctor::Args),
     Completions(completions::Args),
+    Man(man::Args),
     Demo(demo::Args),
 }
 
@@ -91,8 +92,7 @@ fn help() -> String {
     let mut text = format!(
         "Mainstay keeps MCP servers alive for AI clients.\n\n  \
          {literal}mainstay run time -- uvx mcp-server-time{literal:#}\n\n\
-         runs a server from now on; kill it, and it is back. \
-         `mainstay why time` tells what happened.\n\n\
+         runs a server and restarts it when it ends. `mainstay why time` explains what happened.\n\n\
          {head}Usage:{head:#} {literal}mainstay{literal:#} <COMMAND>\n"
     );
     for (title, names) in GROUPS {
@@ -106,7 +106,7 @@ fn help() -> String {
     let _infallible = write!(
         text,
         "\n{head}Options:{head:#}\n  \
-         {literal}-h, --help{literal:#}     Print help; see `mainstay COMMAND --help`\n  \
+         {literal}-h, --help{literal:#}     Print help; `mainstay COMMAND --help` describes a command\n  \
          {literal}-V, --version{literal:#}  Print the version\n\n\
          {head}Exit codes:{head:#} 0 done, 1 failed, 2 usage, 3 no such server, \
          4 daemon unreachable, 130 interrupted\n"

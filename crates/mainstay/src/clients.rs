@@ -1,23 +1,22 @@
 //! Clients as the command line speaks of them: their ids, where they are looked for, and what was done to
 //! their files.
 
-mod flaw;
 mod id;
 mod notice;
-mod told;
+mod problem;
+mod report;
 
 use mainstay_api::{Around, ClientReport, Request, ServerInfo};
 use mainstay_clients::table::variables;
 use mainstay_core::ServerSpec;
 
-pub(crate) use self::flaw::{Flaw, flaws, flaws_of_all, is_in_file, is_ours};
 pub(crate) use self::id::IdParser;
 pub(crate) use self::notice::Notice;
-pub(crate) use self::told::{lines, outlook};
+pub(crate) use self::problem::{Problem, is_in_file, is_ours, problems, problems_of_all};
+pub(crate) use self::report::{lines, outlook, product};
 use crate::context::{Caller, Context};
 
-const NONE_CHOSEN: &str = "no client is chosen yet: `mainstay client ls` shows those you have, \
-                                      `mainstay client add ID` registers all servers";
+const NONE_CHOSEN: &str = "no client has been added yet: `mainstay client ls` lists them, `mainstay client add ID` adds your servers to one";
 
 /// Where the caller's clients are looked for.
 pub(crate) fn around(caller: &Caller) -> Around {
@@ -54,7 +53,7 @@ fn none_chosen<'a>(
 pub(crate) mod tests {
     use mainstay_api::ClientDone;
 
-    pub(crate) use super::flaw::tests::{client, entry};
+    pub(crate) use super::problem::tests::{client, entry};
     use super::*;
 
     /// What the daemon tells of one client and one server.

@@ -88,8 +88,8 @@ impl Caller {
 impl Context {
     /// The surroundings of this process.
     pub(crate) fn of_this_process() -> Result<Self, CliError> {
-        let exe = std::env::current_exe()
-            .map_err(CliError::io("the path of this program cannot be found out"))?;
+        let exe =
+            std::env::current_exe().map_err(CliError::io("the path of this program is unknown"))?;
         let env = std::env::vars_os().collect();
         let cwd = std::env::current_dir().ok();
         Ok(Self { caller: Caller { env, cwd }, exe, ui: Ui::new() })
@@ -143,8 +143,7 @@ impl Context {
             ""
         };
         self.ui.say(format!(
-            "{} {problem}, so clients do not reach your servers over HTTP.{entries} It is tried again; \
-             `listen` in config.toml sets another address",
+            "{} {problem}, so clients do not reach your servers over HTTP.{entries} Mainstay keeps trying; `listen` in config.toml sets another address",
             paint::odd("warning:")
         ));
     }
@@ -159,7 +158,7 @@ impl Context {
     ) -> Result<T, CliError> {
         let late = |_| {
             let limit = human_duration(limit);
-            let help = "if it should have, it hangs: `mainstay restart` ends it and starts it anew";
+            let help = "if it hangs, `mainstay restart` restarts it";
             CliError::failed(format!("{server} has not answered within {limit}"), help)
         };
         tokio::time::timeout(limit, self.ask(what, request)).await.map_err(late)?

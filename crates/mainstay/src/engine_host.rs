@@ -11,7 +11,8 @@ use crate::context::Caller;
 use crate::error::CliError;
 
 /// What to do about an engine that is named in vain.
-pub(crate) const HELP: &str = "correct it (`docker context ls` shows all contexts), or set DOCKER_HOST to the engine's address";
+pub(crate) const HELP: &str =
+    "fix it (`docker context ls` lists all contexts), or set DOCKER_HOST to the engine's address";
 
 impl From<Unusable> for CliError {
     fn from(error: Unusable) -> Self {

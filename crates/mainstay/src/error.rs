@@ -53,7 +53,7 @@ pub(crate) enum CliError {
     Instance(#[from] InstanceError),
     /// The config file cannot be used.
     #[error(transparent)]
-    #[diagnostic(help("correct it, or move it away"))]
+    #[diagnostic(help("fix it, or move it away"))]
     Settings(#[from] SettingsError),
     /// The address for clients makes no sense.
     #[error("MAINSTAY_LISTEN: {0}")]
@@ -62,8 +62,7 @@ pub(crate) enum CliError {
     /// No daemon answers on the socket.
     #[error("the daemon cannot be reached at `{}`", socket.display())]
     #[diagnostic(help(
-        "it may be restarting after an update: try again in a moment; `mainstay doctor` looks for \
-         the reason (with MAINSTAY_NO_START set, none is started)"
+        "it may be restarting: try again in a moment, or run `mainstay doctor` (with MAINSTAY_NO_START set, no daemon is started)"
     ))]
     Unreachable { socket: PathBuf, source: io::Error },
     /// The socket must not be used.
@@ -77,8 +76,7 @@ pub(crate) enum CliError {
     /// The daemon accepted the connection and said nothing.
     #[error("the daemon at `{}` accepted the connection but did not answer", socket.display())]
     #[diagnostic(help(
-        "it may be restarting after an update: try again in a moment; \
-         `mainstay daemon status` and its log tell more"
+        "it may be restarting: try again in a moment, or see `mainstay daemon status`"
     ))]
     NoHello { socket: PathBuf },
     /// The daemon was not there and did not come up.
@@ -100,43 +98,40 @@ pub(crate) enum CliError {
     #[diagnostic(help("`mainstay daemon start` starts it and its servers"))]
     Stopped,
     /// The state directory is shared with another machine.
-    #[error("the Mainstay of this home directory is running on another machine, `{host_name}`")]
+    #[error("Mainstay is running on another machine, `{host_name}`, with this home directory")]
     #[diagnostic(help(
-        "stop it there with `mainstay daemon stop`, or set MAINSTAY_HOME to a directory of this machine"
+        "stop it there with `mainstay daemon stop`, or set MAINSTAY_HOME to a local directory"
     ))]
     OtherMachine { host_name: String },
     /// The daemon is not there, and whoever asks for it would take it along at its end.
-    #[error("a server cannot start the daemon that supervises it: the daemon would end with it")]
-    #[diagnostic(help("start the daemon outside, with `mainstay daemon start` in a terminal"))]
+    #[error("a server cannot start the daemon that supervises it")]
+    #[diagnostic(help("run `mainstay daemon start` in a terminal"))]
     Supervised,
     /// The daemon is of another version.
     #[error(
-        "the daemon is version {daemon} and speaks protocol {theirs}, this program speaks {ours}"
+        "the daemon (version {daemon}) uses protocol {theirs}, and this program protocol {ours}"
     )]
     #[diagnostic(help(
-        "`mainstay daemon reload` brings a daemon to the program on disk: run it with the program \
-         that the daemon came from (or there `mainstay daemon stop --keep-servers`; then \
-         `mainstay daemon start`)"
+        "run `mainstay daemon stop --keep-servers` with the program of the daemon, then `mainstay daemon start`"
     ))]
     Skew { daemon: String, theirs: u32, ours: u32 },
     /// The daemon is too old for `mainstay connect` of this version.
-    #[error("the daemon is version {daemon}, to which this program cannot connect clients")]
-    #[diagnostic(help("`mainstay daemon reload` brings it to the program on disk"))]
+    #[error("the daemon (version {daemon}) is too old for `mainstay connect` of this version")]
+    #[diagnostic(help("`mainstay daemon reload` updates the daemon"))]
     OutdatedDaemon { daemon: String },
     /// The connection broke off before the request was sent.
-    #[error("the daemon closed the connection before it had the request")]
-    #[diagnostic(help("it may be restarting; nothing was done, so try again"))]
+    #[error("the daemon closed the connection before it received the request")]
+    #[diagnostic(help("it may be restarting; nothing was changed, so try again"))]
     Unsent { source: io::Error },
     /// The connection broke off before the answer.
     #[error("the connection to the daemon closed in the middle of the request")]
     #[diagnostic(help(
-        "the daemon may have restarted; whether the request was carried out is unknown, \
-         so try again only if doing it twice is safe"
+        "the daemon may have restarted; the request may have been executed, so repeat it only if that is safe"
     ))]
     Cut { source: Option<io::Error> },
     /// The answer makes no sense.
     #[error("the daemon's answer cannot be read")]
-    #[diagnostic(help("`mainstay daemon status` shows whether its version is this one's"))]
+    #[diagnostic(help("compare the versions: `mainstay daemon status`, `mainstay --version`"))]
     Garbled { source: serde_json::Error },
     /// The daemon refused.
     #[error("{}", .0.message)]
@@ -357,15 +352,13 @@ mod tests {
             ),
             Exit::Unreachable,
             "error: the daemon cannot be reached at `/run/daemon.sock`: no such luck\n\
-             help: it may be restarting after an update: try again in a moment; \
-             `mainstay doctor` looks for the reason (with MAINSTAY_NO_START set, none is started)",
+             help: it may be restarting: try again in a moment, or run `mainstay doctor` (with MAINSTAY_NO_START set, no daemon is started)",
         );
         check(
             &CliError::call(Path::new("/s"), CallError::Cut(None)),
             Exit::Unreachable,
             "error: the connection to the daemon closed in the middle of the request\n\
-             help: the daemon may have restarted; whether the request was carried out is unknown, \
-             so try again only if doing it twice is safe",
+             help: the daemon may have restarted; the request may have been executed, so repeat it only if that is safe",
         );
         check(
             &CliError::Api(ApiError::new(ErrorKind::NoSuchServer, "there is no server `x`")),

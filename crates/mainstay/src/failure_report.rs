@@ -55,7 +55,7 @@ impl FailureReport {
 
     /// That daemons failed again and again, in one line.
     pub(crate) fn of_failing(&self) -> String {
-        let failing = "the last ones failed";
+        let failing = "the last starts failed";
         self.line().map_or_else(|| failing.to_owned(), |line| format!("{failing}: {line}"))
     }
 }
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn daemons_that_keep_failing_are_reported_in_one_line() {
         let line = |words: &str| FailureReport::parse(words).of_failing();
-        let failing = "the last ones failed";
+        let failing = "the last starts failed";
         assert_eq!(line(""), failing);
         let told = line("it exited with 101:\n\n  thread `main` panicked\u{7}\n");
         assert_eq!(told, format!("{failing}: it exited with 101: thread `main` panicked"));

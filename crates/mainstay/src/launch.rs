@@ -149,7 +149,7 @@ fn failure_report(child: &mut Child, line: &str) -> String {
 }
 
 fn not_started(message: impl Into<String>, help: Option<String>) -> CliError {
-    let help = help.or_else(|| Some("`mainstay doctor` looks for the reason".to_owned()));
+    let help = help.or_else(|| Some("`mainstay doctor` looks for the cause".to_owned()));
     CliError::NotStarted { message: message.into(), help }
 }
 

@@ -5,9 +5,9 @@
 //! before there is a daemon to serve it. No request byte is written before the daemon has said
 //! hello, so all of that is safe to try again; once a request is on its way, nothing is.
 
-mod skew;
+mod version;
 
-pub(crate) use skew::tell_of;
+pub(crate) use version::tell_of;
 
 use std::io::{self, ErrorKind::NotADirectory};
 use std::os::unix::net::UnixStream;
@@ -107,7 +107,7 @@ impl Remote {
         name: &ServerName,
     ) -> Result<tokio::net::UnixStream, CliError> {
         let connection = self.finish(self.meet().await)?;
-        skew::tell(connection.hello(), &Request::Http { name: name.clone() });
+        version::warn(connection.hello(), &Request::Http { name: name.clone() });
         self.http_over(connection, name).await
     }
 
@@ -232,7 +232,7 @@ impl Remote {
                 waited => self.finish(waited)?,
             },
         };
-        skew::tell(connection.hello(), request);
+        version::warn(connection.hello(), request);
         Ok(connection)
     }
 

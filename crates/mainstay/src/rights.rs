@@ -28,10 +28,10 @@ fn advise(barrier: Option<Barrier<'_>>, user: u32) -> String {
     match barrier {
         Some(Barrier { path, owner, is_dir }) if owner == user => {
             let mode = if is_dir { 700 } else { 600 };
-            format!("it is yours, but its rights keep you out: chmod {mode} {}", path.display())
+            format!("you own it, but its mode denies access: chmod {mode} {}", path.display())
         }
         Some(_) | None => {
-            "it serves another user; set MAINSTAY_HOME to a directory of yours".to_owned()
+            "it belongs to another user; set MAINSTAY_HOME to a directory of yours".to_owned()
         }
     }
 }
@@ -48,9 +48,9 @@ mod tests {
 
     #[test]
     fn what_is_ours_can_be_opened_and_what_is_not_cannot() {
-        check(1000, true, "it is yours, but its rights keep you out: chmod 700 /m/run");
-        check(1000, false, "it is yours, but its rights keep you out: chmod 600 /m/run");
-        let foreign = "it serves another user; set MAINSTAY_HOME to a directory of yours";
+        check(1000, true, "you own it, but its mode denies access: chmod 700 /m/run");
+        check(1000, false, "you own it, but its mode denies access: chmod 600 /m/run");
+        let foreign = "it belongs to another user; set MAINSTAY_HOME to a directory of yours";
         check(0, true, foreign);
         assert_eq!(advise(None, 1000), foreign);
     }

@@ -44,7 +44,7 @@ const VERSION: u32 = 1;
 pub(crate) enum ReadError {
     #[error("{}", .0.to_string().trim_end())]
     Toml(#[from] toml::de::Error),
-    #[error("it is of version {0}, this program reads version {VERSION}")]
+    #[error("the file has version {0}, and this program reads version {VERSION}")]
     Version(u32),
     #[error(transparent)]
     Spec(#[from] SpecError),
@@ -57,8 +57,8 @@ pub(crate) enum ReadError {
 impl ReadError {
     pub(crate) fn help(&self) -> Option<String> {
         let help = match self {
-            Self::Version(_) => "use a newer mainstay",
-            Self::Unset(_) => "set them, and try again: the file names them but holds no values",
+            Self::Version(_) => "use a newer version of Mainstay",
+            Self::Unset(_) => "set them and try again: the file has only their names",
             Self::Toml(_) | Self::Spec(_) | Self::Server { .. } => return None,
         };
         Some(help.to_owned())

@@ -1,55 +1,63 @@
-//! Mainstay as a service of its user: systemd starts it, at login or at boot.
+//! Mainstay as a systemd user service, which is started at login or at boot.
 //!
-//! Decided in pure code: what the unit says ([`systemd`], from a [`Blueprint`]), whose an installed unit is
-//! ([`Standing`]), and what an install or uninstall does ([`plan`]). Acting is left to [`Files`] and [`Tools`],
+//! Pure code decides what the unit contains ([`unit`]) and what an install or uninstall does ([`plan`]). [`Service`] is
 //! the only code here that touches the disk and runs programs.
 //!
-//! What a person decided stands: a masked service stays masked, one that was stopped or disabled stays
-//! so, and an edited unit is not replaced unless that is asked for, and then it is kept beside the new
-//! one.
+//! Decisions of the user are kept: a masked service stays masked, a stopped or disabled one stays so, and an edited unit
+//! is replaced only on request and then kept beside the new one.
 
-mod blueprint;
-mod error;
-mod files;
 pub(crate) mod plan;
-mod seal;
-pub(crate) mod systemd;
-mod tools;
+mod unit;
 
 use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io::{self, ErrorKind::NotFound, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
 
 use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+use mainstay_core::with_causes;
 use serde::Serialize;
 
-pub(crate) use self::blueprint::Blueprint;
-pub(crate) use self::error::ServiceError;
-pub(crate) use self::files::Files;
-pub(crate) use self::plan::{Refusal, Step};
-pub(crate) use self::seal::Standing;
-pub(crate) use self::systemd::Systemd;
-pub(crate) use self::tools::{Programs, Tools};
+use self::plan::{Refusal, Step};
+pub(crate) use self::unit::UnitState;
+use crate::error::CliError;
+
+const UNIT: &str = "mainstay.service";
+
+const PROPERTIES: &str = "--property=LoadState,ActiveState,UnitFileState,MainPID,NRestarts,\
+                          ActiveEnterTimestamp,NeedDaemonReload";
+
+/// Commands in messages.
+pub(crate) const ENABLE: &str = "systemctl --user enable --now mainstay";
+pub(crate) const RESTART: &str = "systemctl --user restart mainstay";
+pub(crate) const START_AT_BOOT: &str = "loginctl enable-linger";
+
+const WITHOUT_SYSTEMD: &str = "add the line `@reboot mainstay daemon start` to your crontab (`crontab -e`), with the \
+                               full path of `mainstay`, or `mainstay daemon start >/dev/null 2>&1` to ~/.profile";
 
 /// What systemd knows about the service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Known {
-    /// Whether its user forbade that it is ever started.
-    pub(crate) barred: bool,
+pub(crate) struct ServiceState {
+    /// The user forbade that it is started.
+    pub(crate) masked: bool,
     /// Whether it is started at login.
     pub(crate) enabled: bool,
     pub(crate) activity: Activity,
-    /// When it became what it is, if it runs.
+    /// Since when it is active.
     pub(crate) since: Option<Timestamp>,
     pub(crate) pid: Option<u32>,
-    /// How often systemd has started it again.
+    /// How often systemd has restarted it.
     pub(crate) restarts: Option<u32>,
-    /// Whether systemd has yet to read the unit as it is on disk.
+    /// The unit on disk is newer than the one that systemd has read.
     pub(crate) stale: bool,
-    /// Whether it runs without its user being logged in; none if nobody knows.
+    /// Whether it runs without a login, if that is known.
     pub(crate) lingers: Option<bool>,
 }
 
-/// Whether the service runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Activity {
@@ -61,160 +69,237 @@ pub(crate) enum Activity {
     Failed,
 }
 
-/// The service of one instance: what is on disk, and who starts it.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ServiceError {
+    #[error("the systemd of your login session cannot be reached: {0}")]
+    NoSystemd(String),
+    #[error("`{command}` failed: {output}")]
+    Command { command: String, output: String },
+    #[error(
+        "{what} contains control characters or is not valid UTF-8, so it cannot be written into a unit"
+    )]
+    Unwritable { what: String },
+    #[error("HOME is not an absolute path, so there is no directory for the unit")]
+    NoHome,
+    #[error("{refusal}")]
+    Refused { refusal: Refusal, help: String },
+    #[error("`{}` cannot be {action}", path.display())]
+    File { path: PathBuf, action: &'static str, source: io::Error },
+}
+
+impl ServiceError {
+    fn help(&self) -> Option<String> {
+        match self {
+            Self::NoSystemd(_) => Some(format!(
+                "the service needs systemd and a login session: log in directly, not with `su` or `sudo`; \
+                 without systemd, {WITHOUT_SYSTEMD}"
+            )),
+            Self::Command { .. } => {
+                Some("see `journalctl --user --unit mainstay --lines 20`".to_owned())
+            }
+            Self::Unwritable { .. } => {
+                Some("choose another path, or unset the variable".to_owned())
+            }
+            Self::NoHome => Some("set HOME".to_owned()),
+            Self::Refused { help, .. } => Some(help.clone()),
+            Self::File { .. } => None,
+        }
+    }
+}
+
+impl From<ServiceError> for CliError {
+    fn from(error: ServiceError) -> Self {
+        Self::Failed { message: with_causes(&error), help: error.help() }
+    }
+}
+
+/// Runs a program to its end. The words begin with its name.
+type RunProgram = Box<dyn Fn(&[&str]) -> io::Result<Output>>;
+
+/// The service of one instance.
 pub(crate) struct Service {
-    systemd: Systemd,
-    tools: Box<dyn Tools>,
+    path: PathBuf,
+    unit: String,
+    run: RunProgram,
 }
 
 impl Service {
     pub(crate) fn new(
-        blueprint: &Blueprint,
+        program: &Path,
+        state_dir: &Path,
         var: impl Fn(&str) -> Option<OsString>,
     ) -> Result<Self, ServiceError> {
-        if cfg!(target_os = "macos") {
-            return Err(ServiceError::Unsupported);
-        }
-        Ok(Self { systemd: Systemd::new(blueprint, var)?, tools: Box::new(Programs) })
+        let dir = |name| var(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let config = dir("XDG_CONFIG_HOME").or_else(|| Some(dir("HOME")?.join(".config")));
+        let path = config.ok_or(ServiceError::NoHome)?.join("systemd/user").join(UNIT);
+        Ok(Self { path, unit: unit::unit(program, state_dir, var)?, run: Box::new(run_program) })
     }
 
     /// Where the unit is, or would be.
     pub(crate) fn path(&self) -> &Path {
-        &self.systemd.path
+        &self.path
     }
 
     /// The unit as this version writes it.
     pub(crate) fn unit(&self) -> &str {
-        &self.systemd.unit
+        &self.unit
     }
 
-    /// How the installed unit compares with ours.
-    pub(crate) fn standing(&self) -> Result<Standing, ServiceError> {
-        Ok(Standing::of(self.files().read()?.as_deref(), self.unit()))
+    /// Where an edited unit is kept. systemd does not read a file of that name.
+    pub(crate) fn old_unit(&self) -> PathBuf {
+        let mut name = self.path.as_os_str().to_owned();
+        name.push(".old");
+        name.into()
     }
 
-    /// What systemd knows. Fails if there is no systemd to ask.
-    pub(crate) fn look(&self) -> Result<Known, ServiceError> {
-        self.systemd.look(&*self.tools)
+    pub(crate) fn unit_state(&self) -> Result<UnitState, ServiceError> {
+        let installed = match fs::read(&self.path) {
+            Ok(bytes) => Some(String::from_utf8_lossy(&bytes).into_owned()),
+            // A dangling link was made by the user.
+            Err(error) if error.kind() == NotFound => {
+                fs::symlink_metadata(&self.path).is_ok().then(String::new)
+            }
+            Err(source) => return Err(self.file_error("read", source)),
+        };
+        Ok(UnitState::compare(installed.as_deref(), &self.unit))
     }
 
-    /// Does what the disk and systemd have to do for a step.
-    pub(crate) fn carry_out(&self, step: Step) -> Result<(), ServiceError> {
+    /// Asks systemd. Fails if there is none.
+    pub(crate) fn state(&self) -> Result<ServiceState, ServiceError> {
+        let output = (self.run)(&["systemctl", "--user", "show", PROPERTIES, UNIT])
+            .map_err(|error| ServiceError::NoSystemd(format!("`systemctl`: {error}")))?;
+        if !output.status.success() {
+            return Err(ServiceError::NoSystemd(failure(&output)));
+        }
+        let properties = String::from_utf8_lossy(&output.stdout);
+        Ok(ServiceState { lingers: self.lingers(), ..service_state(&properties) })
+    }
+
+    fn lingers(&self) -> Option<bool> {
+        let uid = rustix::process::getuid().as_raw().to_string();
+        let output = (self.run)(&["loginctl", "show-user", &uid, "--property=Linger"]).ok()?;
+        match String::from_utf8_lossy(&output.stdout).trim() {
+            "Linger=yes" => Some(true),
+            "Linger=no" => Some(false),
+            _ => None,
+        }
+    }
+
+    /// Executes the part of a step that belongs to the disk and to systemd.
+    pub(crate) fn execute(&self, step: Step) -> Result<(), ServiceError> {
         match step {
-            Step::Keep => self.files().keep(),
-            Step::Write => self.files().write(self.unit()),
-            Step::Remove => self.files().remove(),
-            Step::Reload
-            | Step::Enable
-            | Step::Disable
-            | Step::MakeWay
-            | Step::Start
-            | Step::Stop
-            | Step::Adopt => systemd::command(step).map_or(Ok(()), |words| self.order(&words)),
+            Step::KeepOld => fs::rename(&self.path, self.old_unit())
+                .map_err(|source| self.file_error("renamed", source)),
+            Step::Write => self.write().map_err(|source| self.file_error("written", source)),
+            Step::Remove => match fs::remove_file(&self.path) {
+                Err(error) if error.kind() != NotFound => Err(self.file_error("removed", error)),
+                Ok(()) | Err(_) => Ok(()),
+            },
+            Step::Reload => self.systemctl(&["daemon-reload"]),
+            Step::Enable => self.systemctl(&["enable", "--quiet", UNIT]),
+            Step::Disable => self.systemctl(&["disable", "--quiet", UNIT]),
+            Step::Start => self.systemctl(&["start", UNIT]),
+            Step::Stop => self.systemctl(&["stop", UNIT]),
+            Step::StopDaemon | Step::StartDaemon => Ok(()),
         }
     }
 
-    /// Takes back a first install that did not get as far as a start, so that the next one is a first
-    /// install again. What cannot be taken back was not done.
-    pub(crate) fn take_back(&self) {
+    /// Undoes a first install that failed before the start, so that the next one is a first install again.
+    pub(crate) fn roll_back(&self) {
         for step in [Step::Disable, Step::Remove, Step::Reload] {
-            let _not_done = self.carry_out(step);
+            let _was_not_done = self.execute(step);
         }
     }
 
-    /// Where a unit is kept that was put aside.
-    pub(crate) fn aside(&self) -> PathBuf {
-        self.files().aside()
-    }
-
-    /// The error that says why nothing is done.
     pub(crate) fn refused(&self, refusal: Refusal) -> ServiceError {
         let help = match refusal {
-            Refusal::Barred => format!("`{}` allows it again", systemd::UNMASK),
+            Refusal::Masked => "`systemctl --user unmask mainstay` unmasks it".to_owned(),
             Refusal::Edited => format!(
-                "make your changes with `{}`; `--force` replaces it and keeps it as `{}`",
-                systemd::EDIT,
-                self.aside().display()
+                "move your changes to a drop-in (`systemctl --user edit mainstay`); `--force` replaces the \
+                 unit and keeps it as `{}`",
+                self.old_unit().display()
             ),
             Refusal::OtherInstance => {
-                "MAINSTAY_HOME says which instance is meant; one service serves one of them; with \
-                 `--force`, `install` makes it this one"
+                "there is one service per user, for one MAINSTAY_HOME; `install --force` switches it to \
+                 this instance"
                     .to_owned()
             }
         };
         ServiceError::Refused { refusal, help }
     }
 
-    fn files(&self) -> Files<'_> {
-        Files::new(self.path())
+    /// Replaces the unit atomically.
+    fn write(&self) -> io::Result<()> {
+        let dir = self.path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+        DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
+        let mut new = tempfile::Builder::new().prefix(".mainstay").tempfile_in(dir)?;
+        new.write_all(self.unit.as_bytes())?;
+        new.as_file().set_permissions(Permissions::from_mode(0o644))?;
+        new.as_file().sync_all()?;
+        new.persist(&self.path)?;
+        File::open(dir)?.sync_all()
     }
 
-    fn order(&self, words: &[&str]) -> Result<(), ServiceError> {
-        let failed = |said| ServiceError::Tool { command: words.join(" "), said };
-        match self.tools.run(words) {
-            Ok(answer) if answer.ok => Ok(()),
-            Ok(answer) => Err(failed(answer.complaint())),
+    fn systemctl(&self, args: &[&str]) -> Result<(), ServiceError> {
+        let words = [&["systemctl", "--user"], args].concat();
+        let failed = |output| ServiceError::Command { command: words.join(" "), output };
+        match (self.run)(&words) {
+            Ok(output) if output.status.success() => Ok(()),
+            Ok(output) => Err(failed(failure(&output))),
             Err(error) => Err(failed(error.to_string())),
         }
     }
+
+    fn file_error(&self, action: &'static str, source: io::Error) -> ServiceError {
+        ServiceError::File { path: self.path.clone(), action, source }
+    }
+}
+
+fn run_program(words: &[&str]) -> io::Result<Output> {
+    let [program, args @ ..] = words else { return Err(io::ErrorKind::InvalidInput.into()) };
+    // The output is parsed, so language and time zone are fixed.
+    let env = [("LC_ALL", "C"), ("TZ", "UTC"), ("SYSTEMD_COLORS", "0"), ("SYSTEMD_PAGER", "")];
+    Command::new(program).args(args).envs(env).stdin(Stdio::null()).output()
+}
+
+/// Why a program failed, in one line.
+fn failure(output: &Output) -> String {
+    let texts = [&output.stderr, &output.stdout].map(|bytes| String::from_utf8_lossy(bytes));
+    let text = texts.iter().map(|text| text.trim()).find(|text| !text.is_empty());
+    text.unwrap_or("no output").lines().collect::<Vec<_>>().join("; ")
+}
+
+/// Parses the output of `systemctl show`.
+fn service_state(properties: &str) -> ServiceState {
+    let get = |name: &str| {
+        let line = properties.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+        line.unwrap_or_default()
+    };
+    let activity = match get("ActiveState") {
+        "active" | "reloading" | "refreshing" => Activity::Active,
+        "activating" => Activity::Starting,
+        "deactivating" => Activity::Stopping,
+        "failed" => Activity::Failed,
+        _ => Activity::Inactive,
+    };
+    ServiceState {
+        masked: get("LoadState") == "masked" || get("UnitFileState").starts_with("masked"),
+        enabled: get("UnitFileState").starts_with("enabled"),
+        activity,
+        since: timestamp(get("ActiveEnterTimestamp")).filter(|_| activity == Activity::Active),
+        pid: get("MainPID").parse().ok().filter(|pid| *pid > 0),
+        restarts: get("NRestarts").parse().ok(),
+        stale: get("NeedDaemonReload") == "yes",
+        lingers: None,
+    }
+}
+
+/// Reads "Mon 2026-11-16 09:18:23 UTC", the format of every version of systemd.
+fn timestamp(text: &str) -> Option<Timestamp> {
+    let (_weekday, rest) = text.split_once(' ')?;
+    let at = DateTime::strptime("%Y-%m-%d %H:%M:%S", rest.strip_suffix(" UTC")?).ok()?;
+    at.to_zoned(TimeZone::UTC).ok().map(|at| at.timestamp())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::tools::recorded::Recorded;
-    use super::*;
-
-    fn service(
-        home: &Path,
-        answers: &[(&'static str, bool, &str)],
-    ) -> (Service, &'static Recorded) {
-        let var = |name: &str| (name == "HOME").then(|| home.as_os_str().to_owned());
-        let blueprint = Blueprint::new(Path::new("/bin/mainstay"), home, var).unwrap();
-        let systemd = Systemd::new(&blueprint, var).unwrap();
-        let tools: &'static Recorded = Box::leak(Box::new(Recorded::new(answers)));
-        (Service { systemd, tools: Box::new(tools) }, tools)
-    }
-
-    fn play(service: &Service, steps: &[Step]) -> Result<(), ServiceError> {
-        steps.iter().try_for_each(|step| service.carry_out(*step))
-    }
-
-    #[test]
-    fn an_install_and_an_uninstall_are_these_commands() {
-        let home = tempfile::tempdir().unwrap();
-        let (service, tools) = service(home.path(), &[]);
-        let known = service.look().unwrap();
-        let standing = service.standing().unwrap();
-        play(&service, &plan::install(standing, &known, false).unwrap()).unwrap();
-        assert_eq!(service.standing().unwrap(), Standing::Current);
-        let active = Known { activity: Activity::Active, ..Known::default() };
-        play(&service, &plan::uninstall(Standing::Current, &active).unwrap()).unwrap();
-        assert_eq!(service.standing().unwrap(), Standing::Absent);
-        let asked = tools.asked.borrow();
-        let changes: Vec<&str> = asked.iter().skip(2).map(String::as_str).collect();
-        let expected = [
-            "systemctl --user daemon-reload",
-            "systemctl --user enable --quiet mainstay.service",
-            "systemctl --user start mainstay.service",
-            "systemctl --user stop mainstay.service",
-            "systemctl --user disable --quiet mainstay.service",
-            "systemctl --user daemon-reload",
-        ];
-        assert_eq!(changes, expected);
-    }
-
-    #[test]
-    fn a_first_install_that_fails_is_taken_back() {
-        let home = tempfile::tempdir().unwrap();
-        let refused = ("systemctl --user enable", false, "Failed to enable unit: no\n");
-        let (service, _) = service(home.path(), &[refused]);
-        let error = play(&service, &[Step::Write, Step::Reload, Step::Enable]).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "`systemctl --user enable --quiet mainstay.service` failed: Failed to enable unit: no"
-        );
-        service.take_back();
-        assert_eq!(service.standing().unwrap(), Standing::Absent);
-    }
-}
+mod tests;

@@ -40,7 +40,7 @@ pub(super) async fn serve(
         Ok(session) => session,
         Err(error) => return peer.fail(error).await,
     };
-    let requests = service.gateway.hubs.pending(name.as_str(), &session);
+    let requests = service.gateway.servers.pending(name.as_str(), &session);
     let pending = requests.iter().map(|(id, _)| id.clone()).collect();
     let told = peer.answer(Ok(Connected { session: Some(session.clone()), pending })).await;
     if told.is_err() {

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use mainstay_core::{Cause, ServerName, Status, View, Wanted};
-use mainstay_proxy::{Availability, Hub, Reason, RunInfo};
-use tokio::sync::watch;
+use mainstay_proxy::{Availability, Reason, RunInfo, Server};
 
 use super::Driver;
 use crate::clock;
@@ -20,22 +19,22 @@ const WAYS: u64 = 16;
 #[derive(Debug)]
 pub(crate) enum Audience {
     /// All clients of the server.
-    Everybody(Arc<Hub>),
+    Everybody(Server),
     /// One session that has the run for itself.
-    Session { hub: Arc<Hub>, id: String, availability: watch::Sender<Availability> },
+    Session { server: Server, id: String },
 }
 
 impl Audience {
-    pub(super) fn hub(&self) -> &Arc<Hub> {
+    pub(super) fn server(&self) -> &Server {
         match self {
-            Self::Everybody(hub) | Self::Session { hub, .. } => hub,
+            Self::Everybody(server) | Self::Session { server, .. } => server,
         }
     }
 
-    fn look(&self, availability: Availability) {
+    fn set_availability(&self, availability: Availability) {
         match self {
-            Self::Everybody(hub) => hub.look(availability),
-            Self::Session { availability: told, .. } => drop(told.send_replace(availability)),
+            Self::Everybody(server) => server.set_availability(availability),
+            Self::Session { server, id } => server.set_session_availability(id, availability),
         }
     }
 
@@ -44,8 +43,8 @@ impl Audience {
     }
 
     /// The server that the run is a run of.
-    pub(super) fn server(&self) -> Option<ServerName> {
-        self.hub().name().parse().ok()
+    pub(super) fn server_name(&self) -> Option<ServerName> {
+        self.server().name().parse().ok()
     }
 
     pub(super) fn session(&self) -> Option<&str> {
@@ -59,12 +58,12 @@ impl Audience {
 impl Driver {
     /// Tells the clients what to expect.
     pub(super) fn tell_clients(&self) {
-        self.audience.look(self.availability());
+        self.audience.set_availability(self.availability());
     }
 
     /// The server is gone for good.
     pub(super) fn say_goodbye(&self) {
-        self.audience.look(Availability::Removed);
+        self.audience.set_availability(Availability::Removed);
     }
 
     /// What the proxy wants to know of a run that is to be spoken to.
@@ -86,7 +85,7 @@ impl Driver {
         let view = self.unit.view(clock::now());
         let up = matches!(view.status, Status::Running | Status::Unhealthy);
         if let Some(session) = self.session.as_ref().filter(|_| up && self.exited.is_none()) {
-            return Availability::Up(Arc::clone(&session.run));
+            return Availability::Up(Arc::clone(&session.run.run));
         }
         let why = Arc::new(self.reason(&view));
         let comes_back = self.unit.wanted() == Wanted::On && !self.retiring;

@@ -22,7 +22,7 @@ use mainstay_core::{
     Unit, UnitHistory as Past, Wanted,
 };
 use mainstay_engine::{FoundState, News, RunKey, Started};
-use mainstay_proxy::Hubs;
+use mainstay_proxy::Servers;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
@@ -54,7 +54,7 @@ pub(crate) struct Context {
     pub(crate) store: Store,
     pub(crate) event_log: EventLog,
     pub(crate) memory: Memory,
-    pub(crate) hubs: Arc<Hubs>,
+    pub(crate) servers: Arc<Servers>,
     pub(crate) clients: Clients,
     pub(crate) sockets: Sockets,
     /// Which callers listeners serve.

@@ -194,7 +194,7 @@ impl Driver {
         };
         self.context.event_log.record(EventRecord {
             at,
-            server: self.audience.server(),
+            server: self.audience.server_name(),
             run,
             event: event.to_owned(),
             cause: cause.map(str::to_owned),

@@ -60,7 +60,7 @@ impl World {
             store: store.clone(),
             event_log: event_log.clone(),
             memory: Memory::open(dir.path().join("sessions")).unwrap(),
-            hubs: Arc::default(),
+            servers: Arc::default(),
             clients,
             sockets: Sockets::Own,
             access: Access::default(),

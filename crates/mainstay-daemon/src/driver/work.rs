@@ -177,7 +177,7 @@ impl Driver {
     /// Opens a session with a run, or takes up the one that is known.
     pub(super) fn open_session(&mut self, run: RunId, known: Option<Hello>, after: Duration) {
         let engine = self.context.engines.at(self.home).clone();
-        let hub = Arc::clone(self.audience.hub());
+        let server = self.audience.server().clone();
         let key = self.key(run);
         let spec = self.stored.spec.clone();
         let arrival = self.arrival(known);
@@ -187,7 +187,7 @@ impl Driver {
         self.ways += 1;
         self.attend(async move {
             sleep(after).await;
-            let session = run_session::establish(&*engine, &key, &spec, &hub, arrival).await;
+            let session = run_session::establish(&*engine, &key, &spec, &server, arrival).await;
             let ready_at = ready_at.unwrap_or_else(clock::wall);
             if let Ok(session) = &session {
                 // Saved before the run is reported as ready, because the daemon may be killed after that.
@@ -218,7 +218,7 @@ impl Driver {
     }
 
     fn session_opened(&mut self, run: RunId, session: Session, ready_at: Timestamp) -> Event {
-        let opened = Arc::clone(&session.run);
+        let opened = session.run.clone();
         self.attend(async move {
             opened.closed().await;
             still_there(run).await

@@ -51,7 +51,7 @@ impl Drain {
     async fn execute(&mut self, step: Step) -> Result<(), RunError> {
         let service = Arc::clone(&self.daemon.service);
         let holder = self.daemon.holder.clone();
-        let (hubs, registry) = (&service.gateway.hubs, &service.registry);
+        let (servers, registry) = (&service.gateway.servers, &service.registry);
         let is_hand_over = self.ending == Ending::HandOver;
         match step {
             Step::CloseIntake => {
@@ -71,10 +71,10 @@ impl Drain {
                 });
             }
             Step::FinishRequests => {
-                let _late = timeout(FINISH_REQUESTS, hubs.answered()).await;
+                let _late = timeout(FINISH_REQUESTS, servers.answered()).await;
                 while self.background.join_next().await.is_some() {}
             }
-            Step::SettleAndFreeze => self.relayed = hubs.hand_over(is_hand_over, SETTLE).await,
+            Step::SettleAndFreeze => self.relayed = servers.hand_over(is_hand_over, SETTLE).await,
             Step::PassConnections => {
                 if let Some(front) = self.daemon.front.take() {
                     front.drained().await;

@@ -1,11 +1,9 @@
 //! Runs that belong to a single session. Each has a name and a driver of its own.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_core::{ServerName, ServerSpec};
-use mainstay_proxy::{Availability, Reason};
-use tokio::sync::watch;
+use mainstay_proxy::Availability;
 
 use super::{Isolated, Registry};
 use crate::clock;
@@ -17,44 +15,36 @@ use crate::state::store::Stored;
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 impl Registry {
-    /// Starts a run of a server for one session, and returns its availability.
-    pub(crate) fn isolate(
-        &self,
-        server: &ServerName,
-        session: &str,
-    ) -> Option<watch::Receiver<Availability>> {
+    /// Starts a run of a server for one session. Its availability is reported to the server.
+    pub(super) fn isolate(&self, server: &ServerName, session: &str) {
         let name = isolated_name(server, session);
-        let why = Arc::new(Reason { text: "starting".to_owned(), ..Reason::default() });
-        let (availability, told) = watch::channel(Availability::Coming { due: None, why });
-        let present = self.isolated().get(&name).map(|it| (it.is_ending, it.availability.clone()));
+        let present = self.isolated().get(&name).map(|it| (it.is_ending, it.handle.clone()));
         match present {
-            None => {
-                self.start_session_run(server, session, availability)?;
-                return Some(told);
+            None => return self.start_session_run(server, session),
+            // It reports its availability again.
+            Some((false, handle)) => {
+                let wanted = handle.view.borrow().wanted;
+                handle.inbox.try_send(Message::Want(wanted)).ok();
+                return;
             }
-            Some((false, its)) => return Some(its),
             Some((true, _)) => {}
         }
         // The previous run is still being stopped, and only one run may follow it.
-        if let Some(told) = self.next_runs().get(&name) {
-            return Some(told.clone());
+        if !self.next_runs().insert(name.clone()) {
+            return;
         }
-        self.next_runs().insert(name.clone(), told.clone());
-        let own = told.clone();
         let (registry, server, session) = (self.downgrade(), server.clone(), session.to_owned());
         self.drivers().spawn(async move {
             while let Some(registry) = registry.upgrade() {
-                let is_wanted = |told: &watch::Receiver<Availability>| told.same_channel(&own);
-                if !registry.next_runs().get(&name).is_some_and(is_wanted) {
+                if !registry.next_runs().contains(&name) {
                     // The session needs no run any more, or has ended.
                     return;
                 }
                 if !registry.isolated().contains_key(&name) {
                     registry.next_runs().remove(&name);
-                    let hub = registry.shared.gateway.hubs.get(server.as_str());
-                    if hub.is_some_and(|hub| hub.has(&session)) {
-                        // If this fails, the session notices that the sender of the availability is gone.
-                        registry.start_session_run(&server, &session, availability);
+                    let shown = registry.shared.gateway.servers.get(server.as_str());
+                    if shown.is_some_and(|shown| shown.has(&session)) {
+                        registry.start_session_run(&server, &session);
                     }
                     return;
                 }
@@ -62,22 +52,21 @@ impl Registry {
                 tokio::time::sleep(POLL_INTERVAL).await;
             }
         });
-        Some(told)
     }
 
-    /// Resumes the run of a session that an earlier daemon left, if it is alive.
-    pub(crate) fn resume_session_run(
-        &self,
-        server: &ServerName,
-        session: &str,
-    ) -> Option<watch::Receiver<Availability>> {
+    /// Resumes the run of a session that an earlier daemon left. Returns whether it is alive.
+    pub(crate) fn resume_session_run(&self, server: &ServerName, session: &str) -> bool {
         let name = isolated_name(server, session);
-        let lives = self.orphans().get(&name).is_some_and(|inherited| inherited.adopted.is_some());
-        if lives { self.isolate(server, session) } else { None }
+        let is_alive =
+            self.orphans().get(&name).is_some_and(|inherited| inherited.adopted.is_some());
+        if is_alive {
+            self.start_session_run(server, session);
+        }
+        is_alive
     }
 
     /// Stops the run of a session that continues without one.
-    pub(crate) fn stop_session_run(&self, server: &ServerName, session: &str) {
+    pub(super) fn stop_session_run(&self, server: &ServerName, session: &str) {
         let name = isolated_name(server, session);
         self.next_runs().remove(&name);
         if let Some(isolated) = self.isolated().get_mut(&name) {
@@ -87,7 +76,7 @@ impl Registry {
     }
 
     /// Ends the run of a session that has ended.
-    pub(crate) fn release(&self, server: &ServerName, session: &str) {
+    pub(super) fn release(&self, server: &ServerName, session: &str) {
         let name = isolated_name(server, session);
         self.forgotten().remove(&name);
         self.next_runs().remove(&name);
@@ -97,23 +86,18 @@ impl Registry {
         }
     }
 
-    fn start_session_run(
-        &self,
-        server: &ServerName,
-        session: &str,
-        availability: watch::Sender<Availability>,
-    ) -> Option<()> {
-        let (spec, wanted) = {
-            let shown = self.servers().get(server)?.view.borrow().clone();
-            (ServerSpec::clone(&shown.spec), shown.wanted)
+    fn start_session_run(&self, server: &ServerName, session: &str) {
+        let Some(shown) = self.shared.gateway.servers.get(server.as_str()) else { return };
+        let snapshot = self.servers().get(server).map(|handle| handle.view.borrow().clone());
+        let Some(snapshot) = snapshot else {
+            // A server that has just been removed has no more runs.
+            return shown.set_session_availability(session, Availability::Removed);
         };
         let name = isolated_name(server, session);
-        let hub = self.shared.gateway.hubs.get(server.as_str())?;
-        let told = availability.subscribe();
-        let audience = Audience::Session { hub, id: session.to_owned(), availability };
+        let audience = Audience::Session { server: shown, id: session.to_owned() };
         let stored = Stored {
-            spec: ServerSpec { name: name.clone(), ..spec },
-            wanted,
+            spec: ServerSpec { name: name.clone(), ..ServerSpec::clone(&snapshot.spec) },
+            wanted: snapshot.wanted,
             created_at: clock::wall(),
         };
         let last = self.forgotten().remove(&name).unwrap_or_default();
@@ -122,10 +106,9 @@ impl Registry {
         let (driver, handle) =
             Driver::new(self.shared.context.clone(), audience, stored, &inherited);
         let (of, session_continues, is_ending) = (server.clone(), false, false);
-        let isolated = Isolated { of, handle, session_continues, is_ending, availability: told };
+        let isolated = Isolated { of, handle, session_continues, is_ending };
         self.isolated().insert(name.clone(), isolated);
         self.drive(name, driver);
-        Some(())
     }
 }
 

@@ -61,7 +61,7 @@ impl World {
             store: store.clone(),
             event_log: event_log.clone(),
             memory: Memory::open(dir.path().join("sessions")).unwrap(),
-            hubs: Arc::clone(&gateway.hubs),
+            servers: Arc::clone(&gateway.servers),
             clients,
             sockets: Sockets::Own,
             access: Access::default(),

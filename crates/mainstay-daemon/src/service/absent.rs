@@ -56,7 +56,7 @@ fn was_removed(name: &ServerName, removal: &EventRecord, now: Timestamp) -> ApiE
 
 fn read_on(name: &ServerName, status: Option<Status>) -> String {
     match status {
-        Some(Status::Stopped) => format!("`mainstay start {name}` turns it on"),
+        Some(Status::Stopped) => format!("`mainstay start {name}` starts it"),
         None | Some(Status::Removing) => events_tell(name),
         Some(
             Status::Starting
@@ -66,7 +66,7 @@ fn read_on(name: &ServerName, status: Option<Status>) -> String {
             | Status::Waiting
             | Status::Stopping
             | Status::Error,
-        ) => format!("`mainstay why {name}` tells what happened"),
+        ) => format!("`mainstay why {name}` explains what happened"),
     }
 }
 
@@ -110,8 +110,8 @@ mod tests {
     #[test]
     fn only_a_server_that_stays_is_asked_why() {
         let check = |status, expected| assert_eq!(read_on(&name(), status), expected);
-        check(Some(Status::Stopped), "`mainstay start st` turns it on");
-        check(Some(Status::Error), "`mainstay why st` tells what happened");
+        check(Some(Status::Stopped), "`mainstay start st` starts it");
+        check(Some(Status::Error), "`mainstay why st` explains what happened");
         check(Some(Status::Removing), "see `mainstay events st`");
         check(None, "see `mainstay events st`");
     }

@@ -60,7 +60,7 @@ async fn hand_on(
             peer.item(&latest).await?;
         }
     }
-    Ok(Err("its engine broke off".to_owned()))
+    Ok(Err("the engine closed the connection".to_owned()))
 }
 
 fn unavailable(container: &ContainerSpec, why: &str) -> ApiError {
@@ -68,8 +68,7 @@ fn unavailable(container: &ContainerSpec, why: &str) -> ApiError {
     let engine = container.engine.unwrap_or(EngineKind::Docker);
     let message = format!("the image `{image}` cannot be pulled: {why}");
     ApiError::new(ErrorKind::Unavailable, message).with_help(format!(
-        "nothing was changed; check its name and tag, whether its registry wants a login \
-         (`{engine} login`), and the network (`{engine} pull {image}` tries it by hand)"
+        "nothing was changed; check its name and tag, whether its registry needs a login (`{engine} login`), and the network (`{engine} pull {image}`)"
     ))
 }
 
@@ -101,7 +100,7 @@ mod tests {
         check(vec![Pulled::Done], "", Ok(())).await;
         check(vec![bytes(1), Pulled::Failed("no".to_owned())], "", Err("no")).await;
         let item = "{\"item\":{\"done\":2,\"total\":9}}\n";
-        check(vec![bytes(1), bytes(2)], item, Err("its engine broke off")).await;
+        check(vec![bytes(1), bytes(2)], item, Err("the engine closed the connection")).await;
     }
 
     #[test]

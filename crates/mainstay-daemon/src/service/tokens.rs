@@ -31,13 +31,13 @@ impl Service {
         match (added.map_err(|error| refused(&error))?, &info.server) {
             (Added::NoSuchServer, Some(server)) => {
                 // It is being removed.
-                let message = format!("there is no server called `{server}`");
+                let message = format!("there is no server `{server}`");
                 return Err(ApiError::new(ErrorKind::NoSuchServer, message));
             }
             (Added::NameTaken, _) => {
-                let message = format!("there is a token called `{}` already", info.name);
+                let message = format!("a token `{}` already exists", info.name);
                 let help =
-                    format!("choose another name, or `mainstay token rm {}` first", info.name);
+                    format!("choose another name, or run `mainstay token rm {}` first", info.name);
                 return Err(ApiError::new(ErrorKind::NameTaken, message).with_help(help));
             }
             (Added::Yes | Added::NoSuchServer, _) => {}
@@ -76,7 +76,7 @@ fn check(name: &str) -> Result<(), ApiError> {
     if !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(fits) {
         return Ok(());
     }
-    let message = format!("`{}` cannot be the name of a token", name.escape_debug());
+    let message = format!("`{}` is not a valid token name", name.escape_debug());
     let help = format!("use up to {MAX_NAME} letters, digits, `-`, `_` and `.`");
     Err(ApiError::new(ErrorKind::Invalid, message).with_help(help))
 }

@@ -178,16 +178,7 @@ impl SessionStore {
     }
 }
 
-impl StateStore for SessionStore {
-    fn save(&self, record: SessionRecord) {
-        self.change(|state| {
-            if !state.servers.contains_key(&record.id) {
-                state.servers.insert(record.id.clone(), record.server.clone());
-            }
-            state.pending.change(record.id.clone(), Change::Save(Box::new(record)))
-        });
-    }
-
+impl mainstay_proxy::SessionStore for SessionStore {
     fn written(&self) -> Written {
         let (waiting, done) = oneshot::channel();
         let mut state = self.shared.lock();
@@ -198,6 +189,29 @@ impl StateStore for SessionStore {
         self.shared.changed.notify_one();
         // The sender is only dropped.
         Box::pin(async { drop(done.await) })
+    }
+
+    fn find(&self, id: &str) -> RecordLookup {
+        let (answer, found) = oneshot::channel();
+        let mut state = self.shared.lock();
+        // If it is not queued, the channel closes and the lookup fails.
+        if !state.closed && state.lookups.len() < MAX_LOOKUPS {
+            state.lookups.push(Lookup { id: id.to_owned(), answer });
+        }
+        drop(state);
+        self.shared.changed.notify_one();
+        Box::pin(async { found.await.unwrap_or(Err(Unreadable)) })
+    }
+}
+
+impl StateStore for SessionStore {
+    fn save(&self, record: SessionRecord) {
+        self.change(|state| {
+            if !state.servers.contains_key(&record.id) {
+                state.servers.insert(record.id.clone(), record.server.clone());
+            }
+            state.pending.change(record.id.clone(), Change::Save(Box::new(record)))
+        });
     }
 
     fn touched(&self, now: Duration, used: Vec<(String, Duration)>) {
@@ -223,18 +237,6 @@ impl StateStore for SessionStore {
             self.shared.journal.end(&id);
         }
         is_queued
-    }
-
-    fn find(&self, id: &str) -> RecordLookup {
-        let (answer, found) = oneshot::channel();
-        let mut state = self.shared.lock();
-        // If it is not queued, the channel closes and the lookup fails.
-        if !state.closed && state.lookups.len() < MAX_LOOKUPS {
-            state.lookups.push(Lookup { id: id.to_owned(), answer });
-        }
-        drop(state);
-        self.shared.changed.notify_one();
-        Box::pin(async { found.await.unwrap_or(Err(Unreadable)) })
     }
 
     fn remove(&self, id: &str) {

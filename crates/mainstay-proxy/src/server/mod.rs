@@ -74,8 +74,6 @@ pub trait EventSink: Send + Sync + 'static {
 pub trait Isolation: Send + Sync + 'static {
     /// Starts the session's own run.
     fn start(&self, server: &str, session: &str);
-    /// Continues the session's own run, if an earlier daemon started one that is still alive. Returns whether it is.
-    fn find(&self, server: &str, session: &str) -> bool;
     /// Stops the session's own run. The session continues, and may start another one.
     fn stop(&self, server: &str, session: &str);
     /// Stops the run of a session that has ended.
@@ -200,11 +198,12 @@ impl Server {
         self.enter(|machine, now| machine.close(now, session))
     }
 
-    /// Takes a session that an earlier daemon had.
-    pub fn restore(&self, record: SessionRecord) {
+    /// Takes a session that an earlier daemon had. `resume_run` continues its own run, if an earlier daemon started one
+    /// that is still alive, and returns whether it is.
+    pub fn restore(&self, record: SessionRecord, resume_run: impl FnOnce(&str) -> bool) {
         let id = record.id.clone();
         let is_isolated = self.enter(|machine, now| machine.restore(now, record));
-        if is_isolated && !self.inner.ports.isolation.find(&self.inner.name, &id) {
+        if is_isolated && !resume_run(&id) {
             self.enter(|machine, _| machine.clear_own_run(&id));
         }
     }

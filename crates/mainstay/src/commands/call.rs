@@ -25,7 +25,7 @@ pub(crate) struct Args {
     name: ServerName,
     /// Name of the tool, as `mainstay tools` lists it
     tool: String,
-    /// The arguments: KEY=VALUE for each, where a value is JSON or else text; or one JSON object; `-` reads that from
+    /// Arguments as KEY=VALUE, where VALUE is JSON or text; or one JSON object; `-` reads the object from
     /// standard input
     #[arg(value_name = "KEY=VALUE|JSON")]
     arguments: Vec<String>,
@@ -92,7 +92,7 @@ fn from_pairs(given: &[String]) -> Result<Box<RawValue>, CliError> {
 /// business. A line's end inside JSON is always white space between two tokens.
 fn arguments(text: &str) -> Result<Box<RawValue>, CliError> {
     let usage = |problem: String| CliError::Usage {
-        message: format!("the arguments are no JSON object: {problem}"),
+        message: format!("the arguments must be a JSON object: {problem}"),
         help: Some(r#"write them like this: '{"city": "Paris"}'"#.to_owned()),
     };
     let line = text.replace(['\n', '\r'], " ");
@@ -157,7 +157,7 @@ mod tests {
     fn what_is_no_object_is_refused_with_its_place() {
         let check = |text: &str, expected: &str| {
             let error = arguments(text).unwrap_err().to_string();
-            assert_eq!(error, format!("the arguments are no JSON object: {expected}"));
+            assert_eq!(error, format!("the arguments must be a JSON object: {expected}"));
         };
         check("[1]", "they are an array");
         check("7", "they are `7`");

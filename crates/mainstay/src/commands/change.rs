@@ -23,7 +23,7 @@ pub(crate) struct Args {
 pub(crate) struct StartArgs {
     #[command(flatten)]
     args: Args,
-    /// Come back at once, before they are ready
+    /// Return at once, before they are ready
     #[arg(long)]
     no_wait: bool,
 }

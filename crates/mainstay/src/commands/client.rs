@@ -11,11 +11,12 @@ use mainstay_api::{ClientDone, ClientInfo, ClientReport, Request};
 use crate::clients::{self, IdParser, is_ours};
 use crate::context::Context;
 use crate::error::{CliError, Exit};
+use crate::text::and;
 
 /// Choose the AI clients that get your servers
 ///
-/// A client that was added once has an entry for every server from then on: in its own config file, of
-/// which nothing else is changed. An entry of yours is never touched.
+/// A client that you add gets an entry for every server in its own config file, also for servers that
+/// you run later. Nothing else in the file is changed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -26,13 +27,13 @@ pub(crate) struct Args {
 enum Action {
     #[command(visible_alias = "list")]
     Ls(ls::Args),
-    /// Register all servers with clients, now and from now on
+    /// Add all servers to clients, also those that you run later
     ///
-    /// Entries of ours that were changed or taken out by hand are set right.
+    /// Entries of Mainstay that were changed or removed by hand are restored.
     Add(AddArgs),
-    /// Take all our entries out of clients' files
+    /// Remove all entries of Mainstay from clients' files
     ///
-    /// Servers that are run from now on are not registered with them.
+    /// Servers that you run later are not added to these clients.
     #[command(visible_alias = "rm")]
     Remove(RemoveArgs),
     Show(show::Args),
@@ -73,7 +74,7 @@ struct RemoveWhich {
     /// Ids of clients; `mainstay client ls` lists those you have
     #[arg(value_name = "ID", value_parser = IdParser, hide_possible_values = true)]
     ids: Vec<String>,
-    /// All clients that were added, or have an entry of ours
+    /// All clients that were added, or have an entry of Mainstay
     #[arg(long)]
     all: bool,
 }
@@ -173,18 +174,19 @@ fn told(
         };
         return lines.into_iter().chain(clients::outlook(reports, Some(again))).collect();
     }
-    let all = ids.join(", ");
+    let products: Vec<&str> = ids.iter().map(|id| clients::product(id)).collect();
+    let products = and(&products);
     vec![match change {
         Change::Add if ids.is_empty() => ls::NONE_FOUND.to_owned(),
         Change::Remove if ids.is_empty() => {
-            "nothing to do: no client was added, and no entry is ours".to_owned()
+            "nothing to do: no client was added, and no file has an entry of Mainstay".to_owned()
         }
         Change::Add if reports.is_empty() => {
-            format!("{all}: chosen; every server that you run from now on is registered")
+            format!("{products}: every server that you run will be added")
         }
-        Change::Add => format!("{all}: nothing to do, every server is registered already"),
+        Change::Add => format!("{products}: nothing to do, all servers are there already"),
         Change::Remove => {
-            format!("{all}: no entry is ours, and servers are not registered from now on")
+            format!("{products} had no Mainstay entries. New servers will not be added.")
         }
     }]
 }
@@ -210,19 +212,19 @@ mod tests {
             assert_eq!(told(change, &ids, reports, None), [expected]);
         };
         let same = report("zed", ClientDone::Nothing, "time is there already");
-        let chosen = "zed, cursor: chosen; every server that you run from now on is registered";
+        let chosen = "Zed and Cursor: every server that you run will be added";
         check(Change::Add, &[], chosen);
-        let registered = "zed, cursor: nothing to do, every server is registered already";
+        let registered = "Zed and Cursor: nothing to do, all servers are there already";
         check(Change::Add, &[same], registered);
         check(
             Change::Remove,
             &[],
-            "zed, cursor: no entry is ours, and servers are not registered from now on",
+            "Zed and Cursor had no Mainstay entries. New servers will not be added.",
         );
         let gone = report("zed", ClientDone::Removed, "removed `time` from Zed (/its/file)");
         check(Change::Remove, &[gone], "removed `time` from Zed (/its/file)");
         assert_eq!(told(Change::Add, &[], &[], None), [ls::NONE_FOUND]);
-        let none = "nothing to do: no client was added, and no entry is ours";
+        let none = "nothing to do: no client was added, and no file has an entry of Mainstay";
         assert_eq!(told(Change::Remove, &[], &[], None), [none]);
     }
 
@@ -232,7 +234,7 @@ mod tests {
         let lines = told(Change::Remove, &["zed".to_owned()], &[broken], None).join("\n");
         insta::assert_snapshot!(anstream::adapter::strip_str(&lines), @"
         warning: `time` is still in Zed: /its/file cannot be read
-        help: put the file in order; it is tried again within a minute, and at once with `mainstay client remove zed`
+        help: fix the file; Mainstay tries again within a minute, or at once with `mainstay client remove zed`
         ");
     }
 

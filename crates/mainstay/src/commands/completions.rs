@@ -10,7 +10,7 @@ use crate::error::CliError;
 ///
 /// For bash: `mainstay completions bash > ~/.local/share/bash-completion/completions/mainstay`
 ///
-/// The script asks `mainstay` on your PATH for each completion, so it does not change with new versions.
+/// The script runs `mainstay` for each completion, so it stays the same in new versions.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Which shell

@@ -17,15 +17,15 @@ use crate::context::Context;
 use crate::error::CliError;
 use crate::remote::Remote;
 
-/// Speak MCP with a server over standard input and output
+/// Connect a stdio client to a server
 ///
-/// For clients that start their servers as programs: `mainstay connect NAME` is that program. It goes
-/// on while the server or the daemon is restarted, and ends when its input does.
+/// For clients that start servers as programs: enter `mainstay connect NAME` as the program. It keeps
+/// running while the server or the daemon is restarted, and ends when its standard input is closed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Name of the server
     name: ServerName,
-    /// Which Mainstay to connect to, in place of `MAINSTAY_HOME`: for clients that pass on no variables
+    /// The instance to connect to, instead of `MAINSTAY_HOME`: for clients that do not pass variables
     #[arg(long, value_name = "DIR")]
     home: Option<PathBuf>,
 }
@@ -36,7 +36,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
         // Whoever connects wants a Mainstay that is there; a wrong directory must not become one.
         if !home.is_dir() {
             return Err(CliError::Usage {
-                message: format!("--home: there is no directory `{}`", home.display()),
+                message: format!("--home: there is not a directory `{}`", home.display()),
                 help: Some("give the MAINSTAY_HOME of the Mainstay that has the server".to_owned()),
             });
         }

@@ -29,11 +29,11 @@ use crate::ui::{Ui, paint};
 /// How long each step may take on a slow machine.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Watch a server die without its client noticing
+/// Show that a client does not notice when its server is killed
 ///
 /// Starts a private daemon in a temporary directory, runs a small MCP server that is part of this
-/// program, and connects to it once. Then it calls the server, kills it, and calls it again in the same
-/// session; and it tidies up. Nothing of yours is touched.
+/// program, and connects to it once. Then it calls the server, kills it, calls it again in the same session, and removes everything. Your own
+/// servers and files are not affected.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {}
 
@@ -41,7 +41,7 @@ pub(crate) async fn run(_args: Args, ctx: &mut Context) -> Result<(), CliError> 
     let home = tempfile::Builder::new()
         .prefix("mainstay-demo-")
         .tempdir()
-        .map_err(CliError::io("no temporary directory can be made"))?;
+        .map_err(CliError::io("no temporary directory can be created"))?;
     let stage =
         Context { caller: ctx.caller.at_home(home.path()), exe: ctx.exe.clone(), ui: Ui::new() };
     let listening = CliError::io("signals cannot be listened for");
@@ -62,13 +62,13 @@ pub(crate) async fn run(_args: Args, ctx: &mut Context) -> Result<(), CliError> 
     played?;
     tidied?;
     ctx.ui.print(format!(
-        "\nEverything is tidied up. Your turn: {}",
+        "\nEverything is removed again. Try it yourself: {}",
         paint::note("mainstay run NAME -- COMMAND")
     ))
 }
 
 fn interrupted() -> CliError {
-    CliError::Failed { message: "interrupted; everything is tidied up".to_owned(), help: None }
+    CliError::Failed { message: "interrupted; everything is removed again".to_owned(), help: None }
 }
 
 /// When what happened, as the daemon noted it.
@@ -90,8 +90,9 @@ impl Demo<'_> {
     }
 
     async fn play(&mut self, exe: &Path) -> Result<(), CliError> {
-        self.ui
-            .print("Mainstay keeps MCP servers alive. Watch one die, and its client go on.\n")?;
+        self.ui.print(
+            "Mainstay keeps MCP servers running. This demo kills one while a client uses it.\n",
+        )?;
         self.prompt("mainstay run demo -- mainstay __demo-server")?;
         let spec = Box::new(demo_spec(exe)?);
         let name = spec.name.clone();
@@ -100,36 +101,37 @@ impl Demo<'_> {
         let settle = Request::Settle { name: name.clone(), any_end: true, since: None };
         let server: ServerInfo = self.ask(&settle).await?;
         let pid = server.pid.filter(|_| server.status == Status::Running);
-        let pid = pid.ok_or_else(|| failed(format!("the server is not up: {}", server.reason)))?;
+        let pid =
+            pid.ok_or_else(|| failed(format!("the server is not ready: {}", server.reason)))?;
         self.tell(&format!("demo is {} (pid {pid})", paint::good("running")))?;
 
-        self.remark("An MCP client connects, once.")?;
+        self.remark("An MCP client connects once.")?;
         let mut client = in_time(Client::connect(self.remote.clone(), &name)).await?;
         let session = client.session.get(..8).unwrap_or_default().to_owned();
         self.tell(&format!("session {session}"))?;
         let (sum, first) = self.add(&mut client, 2, 3).await?;
-        self.tell(&format!("2 + 3 = {sum}, says pid {first}"))?;
+        self.tell(&format!("2 + 3 = {sum} (from pid {first})"))?;
 
         self.prompt(&format!("kill -9 {pid}"))?;
         let (killed, killed_at) = (Instant::now(), now());
         kill(pid)?;
 
-        self.remark("The client, which has not noticed, calls again at once.")?;
+        self.remark("The client calls again at once, in the same session.")?;
         let (sum, second) = self.add(&mut client, 20, 22).await?;
         let gap = killed.elapsed();
         if first == second {
-            return Err(failed("the killed process has answered"));
+            return Err(failed("the killed process answered"));
         }
-        self.tell(&format!("20 + 22 = {sum}, says pid {second}"))?;
-        self.tell(&format!("session {session}, still: no error, no second `initialize`"))?;
+        self.tell(&format!("20 + 22 = {sum} (from pid {second})"))?;
+        self.tell(&format!("still session {session}: no error, no second `initialize`"))?;
         if let Some(Recovery { noticed, started }) = self.recovery(&name, killed_at).await? {
             self.ui.print(format!(
-                "\n{:>7} from the kill until Mainstay noticed\n{:>7} until a new process was started",
+                "\n{:>7} from the kill until Mainstay noticed it\n{:>7} until a new process was started",
                 millis(noticed),
                 millis(started)
             ))?;
         }
-        let line = format!("{:>7} until the client had both its answers", millis(gap));
+        let line = format!("{:>7} until the client had both answers", millis(gap));
         self.ui.print(paint::good(&line))
     }
 

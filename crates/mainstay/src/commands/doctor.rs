@@ -22,7 +22,7 @@ use crate::settings::Settings;
 use crate::text::tame;
 use crate::ui::paint;
 
-/// Look for problems, and say what to do about them
+/// Look for problems and suggest fixes
 ///
 /// Starts no daemon and, without `--restore`, changes nothing.
 #[derive(Debug, clap::Args)]

@@ -10,15 +10,15 @@ use crate::text::tame;
 use crate::times::{Zone, ZoneArgs};
 use crate::ui::paint;
 
-/// Print what happened, oldest first
+/// Print events, oldest first
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only events of this server
+    /// Print only events of this server
     name: Option<ServerName>,
-    /// Go on with new events as they come
+    /// Keep printing new events
     #[arg(short, long)]
     follow: bool,
-    /// Only so many of the last events
+    /// Print only the last N events
     #[arg(long, value_name = "N")]
     tail: Option<usize>,
     #[command(flatten)]

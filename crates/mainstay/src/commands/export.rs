@@ -7,7 +7,7 @@ use crate::context::Context;
 use crate::error::CliError;
 use crate::servers_file;
 
-/// Print servers as one reviewable TOML file
+/// Print servers as a TOML file
 ///
 /// Values of environment variables may be secrets and are never printed: the file names the
 /// variables, and `mainstay import` takes their values from its own environment. In commands and URLs, what may be a secret

@@ -14,15 +14,15 @@ use crate::error::CliError;
 use crate::images::ask_with_images;
 use crate::servers_file::{self, ReadError};
 
-/// Run the servers of a TOML file, all or none
+/// Add the servers of a TOML file, all or none
 ///
-/// The file is one that `mainstay export` printed, or one like it. Nothing is changed unless all of
-/// it can be. Images that are not there are pulled first.
+/// The file has the format of `mainstay export`. If one server cannot be added, nothing is changed.
+/// Missing images are pulled first.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The file; `-` reads standard input
     file: PathBuf,
-    /// Take the place of servers with the same names; their secrets that the file leaves out are kept
+    /// Replace servers with the same names; secrets that the file leaves out are kept
     #[arg(long)]
     replace: bool,
     /// Print JSON

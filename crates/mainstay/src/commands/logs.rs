@@ -13,26 +13,26 @@ use crate::remote::Remote;
 use crate::times::{Zone, ZoneArgs};
 use crate::ui::{Ui, paint};
 
-/// Print what servers wrote to standard error
+/// Print the logs of servers
 ///
-/// Each line is printed with the time at which it was written; those of earlier versions have none. Lines on
-/// standard output that are no MCP messages are in the log, too. On a terminal only text and colours are printed;
-/// a file or a pipe gets the bytes that the server wrote.
+/// A log has what a server wrote to standard error, and lines on standard output that are not MCP
+/// messages. Each line is printed with the time at which it was written; lines of 0.1.0 have none. On a
+/// terminal only text and colours are printed; a file or a pipe gets the bytes that the server wrote.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Names of servers; with several, each line begins with the name
     #[arg(required = true, value_name = "NAME")]
     names: Vec<ServerName>,
-    /// Go on with new lines as they come
+    /// Keep printing new lines
     #[arg(short, long)]
     follow: bool,
-    /// Only so many of the last lines of each server
+    /// Print only the last N lines of each server
     #[arg(long, value_name = "N")]
     tail: Option<usize>,
-    /// Only lines since then: `10m`, `2h`, `14:30`, `2026-05-01 14:30`
+    /// Print only lines since this time: `10m`, `2h`, `14:30`, `2026-05-01 14:30`
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
-    /// Only lines that match this regular expression
+    /// Print only lines that match this regular expression
     #[arg(long, value_name = "PATTERN")]
     grep: Option<String>,
     /// Print the lines only, without times and names

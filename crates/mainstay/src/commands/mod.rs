@@ -13,6 +13,7 @@ pub(crate) mod export;
 pub(crate) mod import;
 pub(crate) mod logs;
 pub(crate) mod ls;
+pub(crate) mod man;
 mod readiness;
 pub(crate) mod run;
 pub(crate) mod service;
@@ -53,6 +54,7 @@ pub(crate) async fn run(command: Command, ctx: &mut Context) -> Result<(), CliEr
         Command::Update(args) => update::run(args, ctx).await,
         Command::Doctor(args) => doctor::run(args, ctx).await,
         Command::Completions(args) => completions::run(&args, ctx),
+        Command::Man(args) => man::run(&args, ctx),
         Command::Demo(args) => demo::run(args, ctx).await,
     }
 }

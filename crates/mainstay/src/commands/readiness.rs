@@ -110,7 +110,7 @@ impl Wait<'_> {
 
 /// Tells that a server that nobody waits for any more is still starting.
 pub(super) fn interrupted(name: &ServerName, ctx: &mut Context) -> CliError {
-    ctx.ui.say(format!("{name} is still starting; `mainstay status {name}` shows how it goes"));
+    ctx.ui.say(format!("{name} is still starting; see `mainstay status {name}`"));
     CliError::Answered(Exit::Interrupted)
 }
 
@@ -150,7 +150,7 @@ pub(super) fn verdict(server: &ServerInfo, settled: bool) -> Result<String, Stri
 fn not_up(server: &ServerInfo) -> String {
     let ServerInfo { name, reason, last_exit, .. } = server;
     let Some(exit) = last_exit.as_ref().filter(|exit| exit.cause == "exited") else {
-        return format!("{name} is not up: {}", tame(reason));
+        return format!("{name} is not ready: {}", tame(reason));
     };
     let then = match reason.strip_prefix(&format!("{}, ", exit.detail)) {
         Some(then) if then.starts_with("restart ") => format!(", {then}"),
@@ -234,7 +234,7 @@ mod tests {
             "exited 0 after 85 ms, restart 2 of 10 in 5 s",
             "hot ended (exited 0 after 85 ms), restart 2 of 10 in 5 s",
         );
-        check(Status::Starting, "hung", "gave no answer", "hot is not up: gave no answer");
+        check(Status::Starting, "hung", "gave no answer", "hot is not ready: gave no answer");
         check(
             Status::Waiting,
             "exited",

@@ -157,7 +157,7 @@ fn other_name(name: &ServerName, absent: &CliError) -> Option<String> {
     let meant = advice.split_inclusive('?').next()?;
     meant
         .starts_with("did you mean")
-        .then(|| format!("there was no server `{name}` to replace, so it is added; {meant}"))
+        .then(|| format!("there is no server `{name}` to replace, so it is added; {meant}"))
 }
 
 /// The error for a server of which nothing more is heard, because the daemon has ended.
@@ -183,7 +183,7 @@ fn is_stopped_by_user(ctx: &Context) -> bool {
 fn comparison(old: &ServerSpec, new: &ServerSpec, unchanged: bool) -> String {
     let name = &new.name;
     match &changes(old, new)[..] {
-        [] if unchanged => format!("{name} is unchanged, and was not restarted"),
+        [] if unchanged => format!("{name} is unchanged and was not restarted"),
         [] => format!("{name} is unchanged"),
         changed => format!("changed: {}", changed.join(", ")),
     }
@@ -193,9 +193,9 @@ fn comparison(old: &ServerSpec, new: &ServerSpec, unchanged: bool) -> String {
 fn caveat(server: &ServerInfo, on_stop: OnStop) -> Option<String> {
     let (name, engine) = (&server.name, server.engine.as_str());
     match on_stop {
-        OnStop::Respect if engine == EngineKind::Podman.as_str() => Some(format!(
-            "Podman does not tell a stop from an exit: {name} is started again after both"
-        )),
+        OnStop::Respect if engine == EngineKind::Podman.as_str() => {
+            Some(format!("Podman reports a stop as an exit, so {name} is restarted after both"))
+        }
         OnStop::Respect | OnStop::Restart => None,
     }
 }
@@ -268,10 +268,7 @@ mod tests {
             caveat(&time, on_stop)
         };
         let told = on("podman", OnStop::Respect).unwrap();
-        assert_eq!(
-            told,
-            "Podman does not tell a stop from an exit: time is started again after both"
-        );
+        assert_eq!(told, "Podman reports a stop as an exit, so time is restarted after both");
         assert_eq!(on("podman", OnStop::Restart), None);
         assert_eq!(on("docker", OnStop::Respect), None);
     }

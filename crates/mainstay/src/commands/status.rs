@@ -20,7 +20,7 @@ use crate::times::{Zone, ZoneArgs};
 use crate::ui::paint;
 
 /// What is said of entries that are away.
-const AWAY: &str = "taken out, and added again when it is ready";
+const AWAY: &str = "removed until it is ready";
 
 /// Show everything about one server
 #[derive(Debug, clap::Args)]
@@ -128,7 +128,7 @@ fn listener(owner: &TargetOwner) -> String {
 
 fn restarts(server: &ServerInfo, now: Timestamp) -> String {
     let all = ls::restarts(server, now);
-    format!("{all}, {} of {} charged", server.restarts, server.restart_max)
+    format!("{all}; {} of {} count toward the limit", server.restarts, server.restart_max)
 }
 
 fn last_end(exit: &LastExit, now: Timestamp) -> String {
@@ -150,19 +150,19 @@ fn command_line(command: &[String]) -> String {
 /// How clients' requests are treated while the server is down.
 fn requests(proxy: &ProxySettings) -> String {
     let mut parts = vec![if proxy.hold.is_zero() {
-        "never wait".to_owned()
+        "fail at once".to_owned()
     } else {
         format!("wait up to {}", human_duration(proxy.hold))
     }];
     if proxy.isolate {
         let idle = human_duration(proxy.isolate_idle);
         parts.push(format!(
-            "each session has a process of its own, kept for {idle} after its last request"
+            "each session has its own process, kept for {idle} after its last request"
         ));
     }
     if !proxy.replay.is_empty() {
         let tools: Vec<String> = proxy.replay.iter().map(|tool| tame(tool)).collect();
-        parts.push(format!("safe to call twice: {}", tools.join(", ")));
+        parts.push(format!("safe to repeat: {}", tools.join(", ")));
     }
     parts.extend(proxy.port.map(|port| format!("also on port {port}")));
     if proxy.quiet_restart {
@@ -183,8 +183,8 @@ fn clients(report: &StatusReport) -> Option<String> {
     let away: Vec<String> = away.into_iter().map(registration).collect();
     let refresh = match report.refresh {
         RefreshMode::Auto => None,
-        RefreshMode::Always => Some("taken out and added again around every restart".to_owned()),
-        RefreshMode::Never => Some("never taken out while the server is known".to_owned()),
+        RefreshMode::Always => Some("removed and added again at every restart".to_owned()),
+        RefreshMode::Never => Some("never removed while the server exists".to_owned()),
     };
     let away = list(&away).map(|away| format!("{AWAY}: {away}"));
     let told: Vec<String> = [list(&here), away, refresh].into_iter().flatten().collect();
@@ -196,9 +196,9 @@ fn registration(entry: &Registration) -> String {
     match entry.standing {
         EntryStanding::Ours | EntryStanding::Away => product.clone(),
         EntryStanding::Drifted => format!("{product} (changed by hand)"),
-        EntryStanding::Withdrawn => format!("{product} (taken out by hand)"),
+        EntryStanding::Withdrawn => format!("{product} (removed by hand)"),
         EntryStanding::Missing => format!("{product} (missing)"),
-        EntryStanding::Foreign => format!("{product} (not ours)"),
+        EntryStanding::Foreign => format!("{product} (your own entry)"),
     }
 }
 
@@ -209,7 +209,7 @@ fn policy(policy: &RestartPolicy) -> String {
     };
     let on_stop = match policy.on_stop {
         OnStop::Restart => "",
-        OnStop::Respect => ", stays stopped when stopped by someone else",
+        OnStop::Respect => ", stays stopped after `docker stop`",
     };
     let restarts = match policy.max {
         0 => "no restarts".to_owned(),
@@ -282,7 +282,7 @@ mod tests {
         run:        1
         started:    1970-01-01 00:01:00 UTC, 1 min ago
         sessions:   0
-        restarts:   0, 0 of 10 charged
+        restarts:   0; 0 of 10 count toward the limit
         command:    uvx 'two words' 'it'\''s'
         directory:  /home/me
         variables:  A, TOKEN
@@ -324,7 +324,7 @@ mod tests {
         run:        1
         started:    1970-01-01 00:01:00 UTC, 1 min ago
         sessions:   0
-        restarts:   0, 0 of 10 charged
+        restarts:   0; 0 of 10 count toward the limit
         image:      mcp/time:1
         arguments:  --zone 'two words'
         volumes:    /a:/b:ro, data:/data
@@ -353,8 +353,7 @@ mod tests {
         };
         assert_eq!(
             requests(&proxy),
-            "never wait; each session has a process of its own, kept for 5 min after its last \
-             request; safe to call twice: add, convert; also on port 9000; no note after a restart"
+            "fail at once; each session has its own process, kept for 5 min after its last request; safe to repeat: add, convert; also on port 9000; no note after a restart"
         );
     }
 
@@ -369,7 +368,7 @@ mod tests {
         check(&report, Some("none (--no-clients)"));
         report.named_clients = None;
         report.refresh = RefreshMode::Never;
-        check(&report, Some("never taken out while the server is known"));
+        check(&report, Some("never removed while the server exists"));
         let entry = |product: &str, standing| Registration {
             client: String::new(),
             product: product.to_owned(),
@@ -385,7 +384,7 @@ mod tests {
         let entries = format!("Cursor; {AWAY}: Kiro, Zed");
         check(&report, Some(&entries));
         report.refresh = RefreshMode::Always;
-        let both = format!("{entries}; taken out and added again around every restart");
+        let both = format!("{entries}; removed and added again at every restart");
         check(&report, Some(&both));
     }
 }

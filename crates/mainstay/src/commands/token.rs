@@ -13,8 +13,7 @@ use crate::ui::paint;
 /// Let others call your servers over HTTP
 ///
 /// Your own programs need no token. Other users of this machine, programs in containers and other machines
-/// do, and send it as `Authorization: Bearer TOKEN`. A token admits only to the endpoints of servers
-/// (/NAME/mcp). A token for a single server is removed with it (`mainstay rm`).
+/// do, and send it as `Authorization: Bearer TOKEN`. A token gives access only to the endpoints of servers (/NAME/mcp). A token for a single server is removed with it (`mainstay rm`).
 ///
 /// Containers and other machines also need an address that they can reach: add one to `listen` in
 /// config.toml.
@@ -40,7 +39,7 @@ enum Action {
 struct CreateArgs {
     /// The name of the token, such as the program it is for
     name: String,
-    /// Admit to this server only, instead of all
+    /// Give access to this server only, instead of all
     #[arg(long, value_name = "NAME")]
     server: Option<ServerName>,
     /// Print JSON
@@ -95,9 +94,7 @@ fn created_text(token: &TokenInfo) -> String {
         None => "all servers".to_owned(),
     };
     format!(
-        "token {} admits to {what}; it is not shown again. Send it as `Authorization: Bearer TOKEN` to \
-         the URL that `mainstay ls` shows; for containers and other machines, add an address to `listen` \
-         in config.toml",
+        "token {} gives access to {what}; it is not shown again. Send it as `Authorization: Bearer TOKEN` to the URL in `mainstay ls`. Containers and other machines also need an address in `listen` in config.toml",
         token.name
     )
 }

@@ -50,7 +50,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
         ctx.ask("asking the daemon", &Request::Status { name: args.name.clone() }).await?;
     if !matches!(server.server.status, Status::Running | Status::Unhealthy) {
         ctx.ui.say(format!(
-            "{} is {}: these are the tools that it had when it ran last",
+            "{} is {}: this is the list of its last run",
             args.name, server.server.status
         ));
     }

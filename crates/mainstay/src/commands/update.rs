@@ -30,11 +30,11 @@ use crate::remote::Remote;
 /// This version.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Put another version in the place of this one
+/// Replace this program by another version
 ///
-/// The new program first opens a copy of your state. Then it takes the place of this one, which is kept
-/// beside it as `mainstay.previous`, and its daemon takes over: no connection is refused meanwhile, no
-/// session ends and no server is restarted. If it is not ready within 10 s, the old one is back.
+/// The new program first opens a copy of your state. Then it replaces this program, which is kept as
+/// `mainstay.previous`, and its daemon takes over: no connection is refused, no session ends and no server
+/// is restarted. If the new daemon is not ready within 10 s, the update is rolled back.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The new program
@@ -65,21 +65,20 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let copy = installed.copy_in(candidate.file())?;
     let rehearsal = rehearsal::hold(&copy, candidate.path(), &instance.state_dir);
     let new = ctx.ui.waiting("rehearsing", rehearsal).await?;
-    ctx.ui.say(format!("version {} can take up what is here", new.version));
+    ctx.ui.say(format!("version {} can read the state of this instance", new.version));
     let _unstoppable = ignore_signals().map_err(CliError::io("signals cannot be ignored"))?;
     installed.replace(copy)?;
     let Some(old) = daemon else {
         ctx.ui.say(updated(&installed, &new.version));
-        ctx.ui.say("no daemon is running; the next command starts the new one");
+        ctx.ui.say("no daemon is running; the next command starts the new version");
         return Ok(());
     };
     let handed = ctx.ui.waiting("handing over", hand_over(&remote, &installed, &old)).await;
     handed.map_err(|failure| not_updated(&new.version, &installed, &old, failure))?;
     ctx.ui.say(updated(&installed, &new.version));
-    ctx.ui.say("if the new daemon dies within 30 s, the old program comes back");
+    ctx.ui.say("if the new daemon dies within 30 s, the update is rolled back");
     ctx.ui.say(
-        "clients notice nothing; a `mainstay connect` of theirs stays the old version until they \
-         start it again, which does no harm",
+        "running `mainstay connect` processes stay at the old version until their clients restart them",
     );
     Ok(())
 }
@@ -100,10 +99,10 @@ fn is_installed(installed: &Installed, candidate: &Candidate) -> Result<bool, Up
 
 /// An update that was cut off may have left a daemon of the program before.
 fn nothing_to_do(installed: &Installed, daemon: Option<&DaemonInfo>) -> String {
-    let same = format!("version {VERSION} is installed already, the same file");
+    let same = format!("version {VERSION} is already installed (the same file)");
     match daemon {
         Some(daemon) if !installed.is_run_by(daemon.pid) => {
-            format!("{same}; `mainstay daemon reload` has the daemon run it too")
+            format!("{same}; `mainstay daemon reload` makes the daemon use it")
         }
         Some(_) | None => same,
     }
@@ -131,12 +130,12 @@ fn not_updated(
         Ok(daemon) => CliError::failed(
             message,
             format!(
-                "version {} is back and serves (pid {}), nothing was lost; {more}",
+                "version {} is restored and running (pid {}); nothing was lost; {more}",
                 daemon.version, daemon.pid
             ),
         ),
         Err(trouble) => CliError::failed(
-            format!("{message}; and the way back failed: {trouble}"),
+            format!("{message}; and the rollback failed: {trouble}"),
             format!(
                 "move `{}` back to `{}`, then run `mainstay daemon status`",
                 installed.previous().display(),

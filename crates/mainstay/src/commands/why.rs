@@ -21,7 +21,7 @@ const INDENT: &str = "  ";
 /// Longer log lines are cut; `mainstay logs` prints them in full.
 const LONGEST_LINE: usize = 500;
 
-/// Tell what happened to a server, why, and what happens next
+/// Explain what happened to a server, why, and what happens next
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Name of the server
@@ -171,7 +171,7 @@ fn last_lines(lines: &[String], width: Option<usize>) -> String {
 fn restarts(server: &ServerInfo, now: Timestamp) -> String {
     let (used, max) = (server.restarts, server.restart_max);
     let mut facts = vec![match max {
-        0 => "none: it is never started again by itself".to_owned(),
+        0 => "none: it is never restarted".to_owned(),
         _ => format!("{used} of {max} used, {} left", max.saturating_sub(used)),
     }];
     facts.extend(server.next_restart_at.map(|at| format!("the next one {}", due(at, now))));
@@ -184,26 +184,26 @@ fn restarts(server: &ServerInfo, now: Timestamp) -> String {
 fn next(server: &ServerInfo, when: &When) -> String {
     match (server.status, server.next_restart_at) {
         (Status::Restarting, Some(at)) => {
-            format!("It is started again {} ({}).", due(at, when.now), when.zone.clock(at))
+            format!("It is restarted {} ({}).", due(at, when.now), when.zone.clock(at))
         }
         (Status::Starting, _) | (Status::Restarting, None) => {
-            "It is being started; it is ready once it has answered `initialize`.".to_owned()
+            "It is starting; it is ready when it has answered `initialize`.".to_owned()
         }
         (Status::Running, _) if server.restart_max > 0 => {
-            "It is watched, and started again when it ends.".to_owned()
+            "It is watched, and restarted when it ends.".to_owned()
         }
-        (Status::Running, _) => "It is watched, but not started again when it ends.".to_owned(),
-        (Status::Unhealthy, _) => "If it stays silent, it is ended and started again.".to_owned(),
+        (Status::Running, _) => "It is watched, but not restarted when it ends.".to_owned(),
+        (Status::Unhealthy, _) => "If it does not answer, it is killed and restarted.".to_owned(),
         (Status::Waiting, _) => {
-            "It goes on as soon as what it waits for is back; nothing is charged.".to_owned()
+            "It continues when what it waits for is back; this does not count toward the restart limit.".to_owned()
         }
         (Status::Stopping, _) => "It is being stopped.".to_owned(),
-        (Status::Removing, _) => "It is being stopped and forgotten.".to_owned(),
-        (Status::Stopped, _) => "Nothing, until somebody starts it.".to_owned(),
+        (Status::Removing, _) => "It is being stopped and removed.".to_owned(),
+        (Status::Stopped, _) => "Nothing, until you start it.".to_owned(),
         (Status::Error, _) if is_given_up(server) => {
-            "It is tried again when a client calls it, at most once in 5 minutes.".to_owned()
+            "It is started again when a client calls it, at most once in 5 minutes.".to_owned()
         }
-        (Status::Error, _) => "Nothing: it is not started again until somebody does so.".to_owned(),
+        (Status::Error, _) => "Nothing, until you start it.".to_owned(),
     }
 }
 
@@ -285,12 +285,12 @@ mod tests {
           4 of 10 used, 6 left; the next one in 20 s; 9 in all, the last one 2 s ago
 
         What happens next
-          It is started again in 20 s (00:02:00 UTC).
+          It is restarted in 20 s (00:02:00 UTC).
 
         What you can do
-          - it ended by itself with an error: what it wrote last usually tells why
+          - it exited with an error: its last lines usually show why
           - `mainstay logs time` prints its whole log (/state/logs/time.log)
-          - `mainstay restart time` starts it at once, with all restarts left; `mainstay stop time` ends the attempts
+          - `mainstay restart time` restarts it now and resets the counter; `mainstay stop time` stops it
         ");
     }
 
@@ -309,7 +309,7 @@ mod tests {
             next(&failed, &When { now: at(1), zone: Zone::utc() })
         };
         assert!(next_of("exited").contains("at most once in 5 minutes"), "{}", next_of("exited"));
-        assert!(next_of("cannot-start").starts_with("Nothing:"), "{}", next_of("cannot-start"));
+        assert!(next_of("cannot-start").starts_with("Nothing,"), "{}", next_of("cannot-start"));
     }
 
     #[test]
@@ -342,7 +342,7 @@ mod tests {
           0 of 10 used, 10 left
 
         What happens next
-          It is watched, and started again when it ends.
+          It is watched, and restarted when it ends.
         ");
     }
 }

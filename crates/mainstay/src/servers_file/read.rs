@@ -149,7 +149,7 @@ impl Server {
         self.check_no_container()?;
         let transport = self.transport()?;
         let Some(cwd) = self.cwd.or_else(|| values.caller.cwd.clone()) else {
-            return Err("it names no cwd, and the current directory no longer exists".to_owned());
+            return Err("`cwd` is missing, and the current directory no longer exists".to_owned());
         };
         let env = variables(self.env, values);
         let Some(Workload::Process(held)) = values.held else {

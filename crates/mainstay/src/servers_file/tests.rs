@@ -380,6 +380,6 @@ fn all_unset_variables_are_told_at_once() {
 fn a_newer_file_is_refused_as_such() {
     assert_eq!(
         error("version = 2\n[servers.a]\nnew = true\n"),
-        "it is of version 2, this program reads version 1"
+        "the file has version 2, and this program reads version 1"
     );
 }

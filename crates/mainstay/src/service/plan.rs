@@ -1,96 +1,96 @@
-//! What an install or an uninstall does, decided from what is there. Pure.
+//! Decides what an install or an uninstall does. Pure.
 
-use super::{Activity, Known, Standing};
+use super::{Activity, ServiceState, UnitState};
 
-/// One thing to do. Steps are carried out in order; the first that fails ends the plan.
+/// Steps are executed in order; the first that fails ends the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Put the unit that is there aside.
-    Keep,
-    /// Write the unit.
+    /// Rename the installed unit.
+    KeepOld,
     Write,
-    /// Remove the unit.
     Remove,
-    /// Have systemd read units again.
+    /// Make systemd read its units again.
     Reload,
-    /// Have it started at login.
     Enable,
-    /// Have it no longer started at login.
     Disable,
-    /// End the daemon that runs on demand, but not its servers: the service takes them over.
-    MakeWay,
+    /// Stop the daemon that runs on demand, but not its servers: the service supervises them next.
+    StopDaemon,
     /// Start the service, and wait until it is ready.
     Start,
     /// Stop the service, but not its servers.
     Stop,
-    /// Start a daemon on demand, for the servers that the service left behind.
-    Adopt,
+    /// Start a daemon on demand, for the servers of the stopped service.
+    StartDaemon,
 }
 
-/// Why nothing is done: a person has decided otherwise.
+/// A decision of the user that an install or uninstall must not override.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
-    #[error("the service is masked: its user does not want it to be started")]
-    Barred,
+    #[error("the service is masked")]
+    Masked,
     #[error("the installed unit was changed by hand")]
     Edited,
     #[error("the installed service belongs to another instance of Mainstay")]
     OtherInstance,
 }
 
-/// What an install does. A service that is there keeps the state its user left it in: only its unit is
-/// brought up to date. One that failed is nobody's wish and is started again.
+/// An installed service keeps the state in which the user left it: only its unit is updated. A failed one is started.
 pub(crate) fn install(
-    standing: Standing,
-    known: &Known,
+    unit: UnitState,
+    state: &ServiceState,
     force: bool,
 ) -> Result<Vec<Step>, Refusal> {
-    use Standing as S;
-    if known.barred {
-        return Err(Refusal::Barred);
+    use UnitState as S;
+    if state.masked {
+        return Err(Refusal::Masked);
     }
-    let mut steps = match (standing, force) {
+    let mut steps = match (unit, force) {
         (S::Absent, _) => {
-            return Ok(vec![Step::Write, Step::Reload, Step::Enable, Step::MakeWay, Step::Start]);
+            return Ok(vec![
+                Step::Write,
+                Step::Reload,
+                Step::Enable,
+                Step::StopDaemon,
+                Step::Start,
+            ]);
         }
         (S::Edited, false) => return Err(Refusal::Edited),
         (S::OtherInstance, false) => return Err(Refusal::OtherInstance),
-        (S::Edited | S::OtherInstance, true) => vec![Step::Keep, Step::Write, Step::Reload],
+        (S::Edited | S::OtherInstance, true) => vec![Step::KeepOld, Step::Write, Step::Reload],
         (S::Outdated, _) => vec![Step::Write, Step::Reload],
-        (S::Current, _) if known.stale => vec![Step::Reload],
+        (S::Current, _) if state.stale => vec![Step::Reload],
         (S::Current, _) => vec![],
     };
-    match known.activity {
-        Activity::Failed => steps.extend([Step::MakeWay, Step::Start]),
+    match state.activity {
+        Activity::Failed => steps.extend([Step::StopDaemon, Step::Start]),
         Activity::Inactive | Activity::Starting | Activity::Active | Activity::Stopping => {}
     }
     Ok(steps)
 }
 
-/// What an uninstall does. Servers are never ended: if the service ran, a daemon on demand takes them
-/// over.
-pub(crate) fn uninstall(standing: Standing, known: &Known) -> Result<Vec<Step>, Refusal> {
-    use Standing as S;
-    // What is masked has no unit; the mask is its user's.
-    let ours = match standing {
+/// Servers are never stopped: if the service was running, a daemon on demand supervises them next.
+pub(crate) fn uninstall(unit: UnitState, state: &ServiceState) -> Result<Vec<Step>, Refusal> {
+    use UnitState as S;
+    // A masked service has no unit.
+    let installed = match unit {
         S::Absent => false,
         S::OtherInstance => return Err(Refusal::OtherInstance),
-        S::Current | S::Outdated | S::Edited => !known.barred,
+        S::Current | S::Outdated | S::Edited => !state.masked,
     };
-    let runs = match known.activity {
+    let runs = match state.activity {
         Activity::Starting | Activity::Active | Activity::Stopping => true,
         Activity::Inactive | Activity::Failed => false,
     };
     let mut steps = Vec::new();
     steps.extend(runs.then_some(Step::Stop));
-    if ours {
-        let away = if standing == S::Edited { Step::Keep } else { Step::Remove };
+    if installed {
+        let away = if unit == S::Edited { Step::KeepOld } else { Step::Remove };
         steps.extend([Step::Disable, away]);
     }
     if !steps.is_empty() {
         steps.push(Step::Reload);
     }
-    steps.extend(runs.then_some(Step::Adopt));
+    steps.extend(runs.then_some(Step::StartDaemon));
     Ok(steps)
 }
 
@@ -98,12 +98,12 @@ pub(crate) fn uninstall(standing: Standing, known: &Known) -> Result<Vec<Step>, 
 mod tests {
     use super::*;
 
-    const ALL: [Standing; 5] = [
-        Standing::Absent,
-        Standing::Current,
-        Standing::Outdated,
-        Standing::Edited,
-        Standing::OtherInstance,
+    const ALL: [UnitState; 5] = [
+        UnitState::Absent,
+        UnitState::Current,
+        UnitState::Outdated,
+        UnitState::Edited,
+        UnitState::OtherInstance,
     ];
 
     const ACTIVITIES: [Activity; 5] = [
@@ -114,76 +114,76 @@ mod tests {
         Activity::Failed,
     ];
 
-    fn known(activity: Activity) -> Known {
-        Known { activity, ..Known::default() }
+    fn state(activity: Activity) -> ServiceState {
+        ServiceState { activity, ..ServiceState::default() }
     }
 
-    fn check(standing: Standing, activity: Activity, force: bool, expected: &[Step]) {
-        assert_eq!(install(standing, &known(activity), force).as_deref(), Ok(expected));
+    fn check(unit: UnitState, activity: Activity, force: bool, expected: &[Step]) {
+        assert_eq!(install(unit, &state(activity), force).as_deref(), Ok(expected));
     }
 
     #[test]
     fn a_first_install_does_everything() {
-        let all = [Step::Write, Step::Reload, Step::Enable, Step::MakeWay, Step::Start];
-        check(Standing::Absent, Activity::Inactive, false, &all);
+        let all = [Step::Write, Step::Reload, Step::Enable, Step::StopDaemon, Step::Start];
+        check(UnitState::Absent, Activity::Inactive, false, &all);
     }
 
     #[test]
-    fn a_service_keeps_the_state_its_user_left_it_in() {
+    fn a_service_keeps_the_state_in_which_its_user_left_it() {
         for activity in [Activity::Inactive, Activity::Active, Activity::Starting] {
-            check(Standing::Current, activity, false, &[]);
-            check(Standing::Outdated, activity, false, &[Step::Write, Step::Reload]);
+            check(UnitState::Current, activity, false, &[]);
+            check(UnitState::Outdated, activity, false, &[Step::Write, Step::Reload]);
         }
-        let again = [Step::MakeWay, Step::Start];
-        check(Standing::Current, Activity::Failed, false, &again);
-        let stale = Known { stale: true, ..Known::default() };
-        assert_eq!(install(Standing::Current, &stale, false), Ok(vec![Step::Reload]));
+        let again = [Step::StopDaemon, Step::Start];
+        check(UnitState::Current, Activity::Failed, false, &again);
+        let stale = ServiceState { stale: true, ..ServiceState::default() };
+        assert_eq!(install(UnitState::Current, &stale, false), Ok(vec![Step::Reload]));
     }
 
     #[test]
-    fn what_a_person_decided_stands() {
-        let none = known(Activity::Inactive);
-        assert_eq!(install(Standing::Edited, &none, false), Err(Refusal::Edited));
-        assert_eq!(install(Standing::OtherInstance, &none, false), Err(Refusal::OtherInstance));
-        assert_eq!(uninstall(Standing::OtherInstance, &none), Err(Refusal::OtherInstance));
-        let forced = [Step::Keep, Step::Write, Step::Reload];
-        check(Standing::Edited, Activity::Inactive, true, &forced);
-        let masked = Known { barred: true, ..Known::default() };
-        for standing in ALL {
-            assert_eq!(install(standing, &masked, true), Err(Refusal::Barred));
+    fn decisions_of_the_user_are_kept() {
+        let none = state(Activity::Inactive);
+        assert_eq!(install(UnitState::Edited, &none, false), Err(Refusal::Edited));
+        assert_eq!(install(UnitState::OtherInstance, &none, false), Err(Refusal::OtherInstance));
+        assert_eq!(uninstall(UnitState::OtherInstance, &none), Err(Refusal::OtherInstance));
+        let forced = [Step::KeepOld, Step::Write, Step::Reload];
+        check(UnitState::Edited, Activity::Inactive, true, &forced);
+        let masked = ServiceState { masked: true, ..ServiceState::default() };
+        for unit in ALL {
+            assert_eq!(install(unit, &masked, true), Err(Refusal::Masked));
         }
-        assert_eq!(uninstall(Standing::Edited, &masked), Ok(vec![]), "the mask stays");
+        assert_eq!(uninstall(UnitState::Edited, &masked), Ok(vec![]), "the mask stays");
     }
 
     #[test]
     fn an_uninstall_leaves_the_servers_to_a_daemon_on_demand() {
-        let steps = [Step::Stop, Step::Disable, Step::Remove, Step::Reload, Step::Adopt];
-        let gone = uninstall(Standing::Current, &known(Activity::Active));
+        let steps = [Step::Stop, Step::Disable, Step::Remove, Step::Reload, Step::StartDaemon];
+        let gone = uninstall(UnitState::Current, &state(Activity::Active));
         assert_eq!(gone.as_deref(), Ok(steps.as_slice()));
-        let gone = uninstall(Standing::Edited, &known(Activity::Inactive));
-        assert_eq!(gone, Ok(vec![Step::Disable, Step::Keep, Step::Reload]));
-        assert_eq!(uninstall(Standing::Absent, &known(Activity::Inactive)), Ok(vec![]));
-        let deleted = uninstall(Standing::Absent, &known(Activity::Active));
-        assert_eq!(deleted, Ok(vec![Step::Stop, Step::Reload, Step::Adopt]));
+        let gone = uninstall(UnitState::Edited, &state(Activity::Inactive));
+        assert_eq!(gone, Ok(vec![Step::Disable, Step::KeepOld, Step::Reload]));
+        assert_eq!(uninstall(UnitState::Absent, &state(Activity::Inactive)), Ok(vec![]));
+        let deleted = uninstall(UnitState::Absent, &state(Activity::Active));
+        assert_eq!(deleted, Ok(vec![Step::Stop, Step::Reload, Step::StartDaemon]));
     }
 
     #[test]
-    fn no_plan_overwrites_what_a_person_wrote_or_starts_before_way_is_made() {
-        for (standing, activity, force) in ALL.into_iter().flat_map(|standing| {
-            ACTIVITIES.into_iter().flat_map(move |a| [(standing, a, false), (standing, a, true)])
+    fn no_plan_overwrites_an_edited_unit_or_starts_before_the_daemon_is_stopped() {
+        for (unit, activity, force) in ALL.into_iter().flat_map(|unit| {
+            ACTIVITIES.into_iter().flat_map(move |a| [(unit, a, false), (unit, a, true)])
         }) {
             let at = |steps: &[Step], step| steps.iter().position(|found| *found == step);
             for steps in [
-                install(standing, &known(activity), force).unwrap_or_default(),
-                uninstall(standing, &known(activity)).unwrap_or_default(),
+                install(unit, &state(activity), force).unwrap_or_default(),
+                uninstall(unit, &state(activity)).unwrap_or_default(),
             ] {
-                if standing == Standing::Edited {
+                if unit == UnitState::Edited {
                     assert!(at(&steps, Step::Remove).is_none());
                     let write = at(&steps, Step::Write);
-                    assert!(write.is_none() || at(&steps, Step::Keep) < write, "{steps:?}");
+                    assert!(write.is_none() || at(&steps, Step::KeepOld) < write, "{steps:?}");
                 }
                 let start = at(&steps, Step::Start);
-                assert!(start.is_none() || at(&steps, Step::MakeWay) < start, "{steps:?}");
+                assert!(start.is_none() || at(&steps, Step::StopDaemon) < start, "{steps:?}");
             }
         }
     }

@@ -175,7 +175,7 @@ fn somebody_else_is_not_listened_to() {
     exit: 4
     --- stderr
     error: the daemon cannot be reached at `[ROOT]/mainstay/run/daemon.sock`: Permission denied (os error 13)
-    help: it serves another user; set MAINSTAY_HOME to a directory of yours
+    help: it belongs to another user; set MAINSTAY_HOME to a directory of yours
     ");
     // Even if somebody opens the doors, the daemon looks who comes in.
     for path in [env.mainstay_home(), run_dir.clone(), run_dir.join("daemon.sock")] {
@@ -185,7 +185,7 @@ fn somebody_else_is_not_listened_to() {
     exit: 1
     --- stderr
     error: this daemon belongs to another user
-    help: set MAINSTAY_HOME to a directory of yours to run one of your own
+    help: set MAINSTAY_HOME to a directory of yours to run your own
     ");
     env.once_logged("another user tried to reach the control socket", 1);
     env.ok(["ls"]);
@@ -334,7 +334,7 @@ fn a_daemon_on_a_full_disk_says_so() {
     assert_eq!(doctor.code, 1, "{doctor}");
     let no_room = "fail  state directory: `[ROOT]/mainstay/state` has only 0 KB left";
     assert!(doctor.stdout.contains(no_room), "{doctor}");
-    let no_daemon = "fail  daemon: not running, and cannot be started like this\n";
+    let no_daemon = "fail  daemon: not running, and cannot be started\n";
     assert!(doctor.stdout.contains(no_daemon), "{doctor}");
     disk.free();
     assert_eq!(disk.json(["ls", "--json"]), json!([]));
@@ -387,7 +387,7 @@ fn an_answer_that_is_too_large_costs_one_call_only() {
     exit: 1
     --- stderr
     error: the MCP server `time` failed: the server answered `tools/call` with a line of more than 16777216 bytes
-    help: `mainstay why time` tells what happened
+    help: `mainstay why time` explains what happened
     ");
     assert_eq!(env.call("time", "count", "{}"), "2", "it is the same run and session");
     until("the log tells of it", || {

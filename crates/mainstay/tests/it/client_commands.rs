@@ -31,7 +31,7 @@ fn a_newcomer_finds_the_way() {
     cursor          Cursor          yes        -       0        ~/.cursor/mcp.json
     claude-desktop  Claude Desktop  yes        -       0        ~/.config/Claude/claude_desktop_config.json
     --- stderr
-    none is chosen yet: `mainstay client add cursor` registers all servers with it
+    no client has been added yet: `mainstay client add cursor` adds your servers to this one
     ");
     env.run_server("time", &[], &[&fixture()]);
     assert_snapshot!(env.run(["client", "add", "cursor", "claude-desktop"]), @"
@@ -43,7 +43,7 @@ fn a_newcomer_finds_the_way() {
     assert_snapshot!(env.run(["client", "add", "cursor"]), @"
     exit: 0
     --- stderr
-    cursor: nothing to do, every server is registered already
+    Cursor: nothing to do, all servers are there already
     ");
     assert_snapshot!(env.run(["client", "ls"]), @"
     exit: 0
@@ -60,10 +60,10 @@ fn a_newcomer_finds_the_way() {
     installed:  yes: ~/.cursor/mcp.json exists
     chosen:     yes: it gets every server
     file:       ~/.cursor/mcp.json
-    changes:    it sees them by itself
+    changes:    seen at once
 
     Entries
-      time  ours  url http://[ADDRESS]/time/mcp
+      time  added by Mainstay  url http://[ADDRESS]/time/mcp
     ");
     let status = env.ok(["status", "time"]);
     assert!(status.contains("\nclients:    Claude Desktop, Cursor\n"), "{status}");
@@ -78,7 +78,7 @@ fn a_newcomer_finds_the_way() {
     assert_snapshot!(env.run(["client", "remove", "cursor"]), @"
     exit: 0
     --- stderr
-    cursor: no entry is ours, and servers are not registered from now on
+    Cursor had no Mainstay entries. New servers will not be added.
     ");
 }
 
@@ -119,7 +119,7 @@ fn a_file_that_cannot_be_edited_is_told_with_what_to_do() {
     exit: 1
     --- stderr
     warning: `a` and `b` are not in Cursor yet: ~/.cursor/mcp.json was left as it is: line 2, column 19: expected a key in double quotes or `}`
-    help: put the file in order; it is tried again within a minute, and at once with `mainstay client add cursor`
+    help: fix the file; Mainstay tries again within a minute, or at once with `mainstay client add cursor`
     ");
     assert_snapshot!(env.run(["client", "ls"]), @"
     exit: 0
@@ -128,7 +128,7 @@ fn a_file_that_cannot_be_edited_is_told_with_what_to_do() {
     cursor          Cursor          yes        yes     0        ~/.cursor/mcp.json
     claude-desktop  Claude Desktop  yes        -       0        ~/.config/Claude/claude_desktop_config.json
     --- stderr
-    cursor: ~/.cursor/mcp.json was left as it is: line 2, column 19: expected a key in double quotes or `}`; correct that; it is tried again within a minute, and at once with `mainstay client add cursor`
+    cursor: ~/.cursor/mcp.json was left as it is: line 2, column 19: expected a key in double quotes or `}`; fix this; Mainstay tries again within a minute, or at once with `mainstay client add cursor`
     ");
     let why = env.ok(["why", "a"]);
     assert!(why.contains("a client's file could not be edited"), "{why}");
@@ -146,14 +146,13 @@ fn an_entry_in_the_way_is_told_with_what_to_do() {
     assert_snapshot!(env.run(["client", "add", "cursor"]), @"
     exit: 0
     --- stderr
-    warning: left `time` in Cursor (~/.cursor/mcp.json) alone: the entry is not ours; `mainstay client show cursor` tells what to do
+    warning: left `time` in Cursor (~/.cursor/mcp.json) alone: the entry is not ours; see `mainstay client show cursor`
     ");
     let show = env.ok(["client", "list"]) + &env.ok(["client", "show", "cursor"]);
-    let told = "- `time` there is not ours, so our server `time` has no entry; rename or delete it, \
-                then `mainstay client add cursor`";
+    let told = "- the file has an entry `time` of yours, so the server `time` is not added; rename or delete that entry, then run `mainstay client add cursor`";
     assert!(show.contains(told), "{show}");
     let why = env.ok(["why", "time"]);
-    assert!(why.contains("its entry in Cursor was left as somebody made it"), "{why}");
+    assert!(why.contains("its entry in Cursor was changed by hand and is left so"), "{why}");
 }
 
 #[test]
@@ -177,12 +176,12 @@ fn all_clients_at_once() {
     assert_snapshot!(env.run(["client", "remove", "--all"]), @"
     exit: 0
     --- stderr
-    nothing to do: no client was added, and no entry is ours
+    nothing to do: no client was added, and no file has an entry of Mainstay
     ");
     assert_snapshot!(TestEnv::new().run(["client", "add", "--all"]), @"
     exit: 1
     --- stderr
-    no client was found on this machine; `mainstay client ls -a` lists those that Mainstay knows, and where it looks for their files
+    no client was found on this machine; `mainstay client ls -a` lists all known clients and their files
     ");
 }
 

@@ -39,7 +39,7 @@ fn a_file_that_cannot_be_used_starts_no_daemon() {
     2 | refresh = 'often'
       |           ^^^^^^^
     unknown variant `often`, expected one of `auto`, `always`, `never`
-    help: correct it, or move it away
+    help: fix it, or move it away
     ");
     assert_snapshot!(env.run(["daemon", "run"]), @"
     exit: 1
@@ -49,7 +49,7 @@ fn a_file_that_cannot_be_used_starts_no_daemon() {
     2 | refresh = 'often'
       |           ^^^^^^^
     unknown variant `often`, expected one of `auto`, `always`, `never`
-    help: correct it, or move it away
+    help: fix it, or move it away
     ");
     assert!(!env.mainstay_home().join("state").exists());
 }
@@ -66,5 +66,5 @@ fn the_doctor_names_the_file() {
     let bad = with_file("\nfresh = 'never'\n");
     assert_snapshot!(line(&bad, "config file").unwrap(), @"fail  config file: `[ROOT]/mainstay/config.toml` cannot be used: line 2, column 1: unknown field `fresh`, expected one of `listen`, `allowed-hosts`, `admit-root`, `allow-other-users`, `refresh`");
     let daemon = line(&bad, "daemon").unwrap();
-    assert_eq!(daemon, "fail  daemon: not running, and cannot be started like this");
+    assert_eq!(daemon, "fail  daemon: not running, and cannot be started");
 }

@@ -131,9 +131,8 @@ fn a_server_cannot_start_the_daemon_that_supervises_it() {
     env.ok(["daemon", "stop", "--keep-servers"]);
     env.write("go", "");
     let ls = until("it was told", || fs::read_to_string(env.work().join("ls")).ok());
-    let expected = "error: a server cannot start the daemon that supervises it: the daemon would \
-                    end with it\n\
-                    help: start the daemon outside, with `mainstay daemon start` in a terminal\n";
+    let expected = "error: a server cannot start the daemon that supervises it\n\
+                    help: run `mainstay daemon start` in a terminal\n";
     assert_eq!(ls, expected);
     assert_eq!(fs::read_to_string(env.work().join("run")).unwrap(), expected);
     assert_eq!(env.run(["daemon", "status"]).code, 4, "no daemon runs");

@@ -133,7 +133,7 @@ fn tools_of_a_stopped_server_are_shown_as_those_of_its_last_run() {
     env.ok(["stop", "time"]);
     let stopped = env.run(["tools", "time"]);
     assert_eq!(stopped.stdout, running.stdout);
-    let note = "time is stopped: these are the tools that it had when it ran last\n";
+    let note = "time is stopped: this is the list of its last run\n";
     assert_eq!(stopped.stderr, note);
 }
 

@@ -59,7 +59,7 @@ fn a_daemon_that_never_comes_is_missed_after_eight_seconds() {
         let (code, stdout, stderr) = end(command);
         assert_eq!((code, stdout.as_str()), (Some(4), ""));
         assert!(stderr.contains(&format!("`{}`", socket.display())), "{stderr}");
-        assert!(stderr.contains("it may be restarting after an update"), "{stderr}");
+        assert!(stderr.contains("it may be restarting: try again"), "{stderr}");
     }
     assert!(begun.elapsed() >= Duration::from_secs(8), "{:?}", begun.elapsed());
 }
@@ -95,7 +95,7 @@ fn who_may_not_connect_is_told_at_once() {
     exit: 4
     --- stderr
     error: the daemon cannot be reached at `[ROOT]/mainstay/run/daemon.sock`: Permission denied (os error 13)
-    help: it serves another user; set MAINSTAY_HOME to a directory of yours
+    help: it belongs to another user; set MAINSTAY_HOME to a directory of yours
     ");
     assert!(daemon.is_idle());
 }
@@ -119,11 +119,11 @@ fn who_is_kept_out_of_a_directory_of_his_own_is_told_how_to_get_in() {
     exit: 4
     --- stderr
     error: the daemon cannot be reached at `[ROOT]/mainstay/run/daemon.sock`: Permission denied (os error 13)
-    help: it is yours, but its rights keep you out: chmod 700 [ROOT]/mainstay/run
+    help: you own it, but its mode denies access: chmod 700 [ROOT]/mainstay/run
     ");
     let doctor = run("doctor");
     assert_eq!(doctor.code, 1, "{doctor}");
-    let told = "help: it is yours, but its rights keep you out: chmod 700 [ROOT]/mainstay/run\n";
+    let told = "help: you own it, but its mode denies access: chmod 700 [ROOT]/mainstay/run\n";
     assert!(doctor.stdout.contains(told), "{doctor}");
     assert!(!doctor.stdout.contains("another user"), "{doctor}");
     fs::set_permissions(&run_dir, mode(0o700)).unwrap();
@@ -141,7 +141,7 @@ fn a_request_that_is_cut_is_not_made_again() {
     exit: 4
     --- stderr
     error: the connection to the daemon closed in the middle of the request
-    help: the daemon may have restarted; whether the request was carried out is unknown, so try again only if doing it twice is safe
+    help: the daemon may have restarted; the request may have been executed, so repeat it only if that is safe
     ");
     assert!(daemon.is_idle());
 }
@@ -154,13 +154,12 @@ fn a_daemon_of_another_version_is_told_on_stderr() {
     assert_eq!(stdout, "[]\n", "stdout is data");
     let expected = format!(
         "the daemon is version 0.0.1, older than this program ({VERSION}); \
-         `mainstay daemon reload` brings it to the program on disk\n"
+         `mainstay daemon reload` updates the daemon\n"
     );
     assert_eq!(stderr, expected);
     let (_, stderr) = ls_with(&env, &daemon, "99.0.0");
     let expected = format!(
-        "this program is version {VERSION}, older than the daemon (99.0.0); \
-         use the program that the daemon came from\n"
+        "this program is version {VERSION}, older than the daemon (99.0.0); use the program of the daemon\n"
     );
     assert_eq!(stderr, expected);
 }
@@ -195,8 +194,8 @@ fn a_daemon_that_speaks_otherwise_is_an_error() {
     assert_snapshot!(output, @"
     exit: 4
     --- stderr
-    error: the daemon is version 99.0.0 and speaks protocol 99, this program speaks 1
-    help: `mainstay daemon reload` brings a daemon to the program on disk: run it with the program that the daemon came from (or there `mainstay daemon stop --keep-servers`; then `mainstay daemon start`)
+    error: the daemon (version 99.0.0) uses protocol 99, and this program protocol 1
+    help: run `mainstay daemon stop --keep-servers` with the program of the daemon, then `mainstay daemon start`
     ");
 }
 

@@ -65,8 +65,8 @@ fn a_version_that_is_newer() {
     assert_snapshot!(import("version = 7\n"), @"
     exit: 1
     --- stderr
-    error: `servers.toml` cannot be imported: it is of version 7, this program reads version 1
-    help: use a newer mainstay
+    error: `servers.toml` cannot be imported: the file has version 7, and this program reads version 1
+    help: use a newer version of Mainstay
     ");
 }
 
@@ -116,7 +116,7 @@ fn variables_that_are_not_set() {
     exit: 1
     --- stderr
     error: `servers.toml` cannot be imported: these variables are not set in your environment: ONE, TWO
-    help: set them, and try again: the file names them but holds no values
+    help: set them and try again: the file has only their names
     ");
 }
 
@@ -125,7 +125,7 @@ fn standard_input_is_a_file_too() {
     assert_snapshot!(TestEnv::new().run_with_input(["import", "-"], "version = 2\n"), @"
     exit: 1
     --- stderr
-    error: `-` cannot be imported: it is of version 2, this program reads version 1
-    help: use a newer mainstay
+    error: `-` cannot be imported: the file has version 2, and this program reads version 1
+    help: use a newer version of Mainstay
     ");
 }

@@ -39,7 +39,7 @@ fn a_daemon_that_must_not_be_started_is_waited_for_and_then_missed() {
     exit: 4
     --- stderr
     error: the daemon cannot be reached at `[ROOT]/mainstay/run/daemon.sock`: No such file or directory (os error 2)
-    help: it may be restarting after an update: try again in a moment; `mainstay doctor` looks for the reason (with MAINSTAY_NO_START set, none is started)
+    help: it may be restarting: try again in a moment, or run `mainstay doctor` (with MAINSTAY_NO_START set, no daemon is started)
     ");
     assert!(!env.mainstay_home().exists(), "the variable forbids it");
 }
@@ -55,7 +55,7 @@ fn a_daemon_that_hangs_up_before_its_hello_is_told_apart() {
     exit: 4
     --- stderr
     error: the daemon at `[ROOT]/mainstay/run/daemon.sock` accepted the connection but did not answer
-    help: it may be restarting after an update: try again in a moment; `mainstay daemon status` and its log tell more
+    help: it may be restarting: try again in a moment, or see `mainstay daemon status`
     ");
 }
 

@@ -75,8 +75,8 @@ fn an_install_writes_the_unit_and_starts_it() {
     exit: 0
     --- stderr
     wrote ~/.config/systemd/user/mainstay.service
-    the service runs, and will be started when you log in
-    to have it started at boot, without a login: `loginctl enable-linger`
+    the service is running, and starts when you log in
+    to start it at boot, without a login: `loginctl enable-linger`
     ");
     assert_snapshot!(stage.told(), @"
     --user daemon-reload
@@ -102,7 +102,7 @@ fn a_daemon_on_demand_makes_way_without_its_servers() {
     let daemon = stage.env.daemon();
     let output = stage.service(&["install"]);
     assert_eq!(output.code, 0, "{output}");
-    assert!(output.stderr.contains("has made way; its servers run on"), "{output}");
+    assert!(output.stderr.contains("is stopped; its servers keep running"), "{output}");
     assert!(!is_alive(daemon) && is_alive(pid_of(&server)));
 
     stage.facts("LoadState=loaded\nActiveState=active\nUnitFileState=enabled\nMainPID=1\n");
@@ -110,7 +110,7 @@ fn a_daemon_on_demand_makes_way_without_its_servers() {
     exit: 0
     --- stderr
     removed ~/.config/systemd/user/mainstay.service
-    servers run on, in the care of a daemon that was started on demand
+    servers keep running, supervised by a daemon that was started on demand
     the service is uninstalled
     ");
     assert!(!stage.unit().exists());
@@ -131,14 +131,14 @@ fn the_state_its_user_left_it_in_is_kept() {
     --- stderr
     wrote ~/.config/systemd/user/mainstay.service
     the service is up to date
-    it stays off, as you left it; `systemctl --user enable --now mainstay` turns it on
+    it is still stopped; `systemctl --user enable --now mainstay` starts it
     ");
     assert_snapshot!(stage.told(), @"--user daemon-reload");
     assert_snapshot!(stage.service(&["install"]), @"
     exit: 0
     --- stderr
-    the service is installed already
-    it stays off, as you left it; `systemctl --user enable --now mainstay` turns it on
+    the service is already installed
+    it is still stopped; `systemctl --user enable --now mainstay` starts it
     ");
     assert_eq!(stage.told(), "");
 }
@@ -152,8 +152,8 @@ fn a_masked_service_stays_masked() {
     assert_snapshot!(stage.service(&["install", "--force"]), @"
     exit: 1
     --- stderr
-    error: the service is masked: its user does not want it to be started
-    help: `systemctl --user unmask mainstay` allows it again
+    error: the service is masked
+    help: `systemctl --user unmask mainstay` unmasks it
     ");
     assert_snapshot!(stage.service(&["uninstall"]), @"
     exit: 0
@@ -175,16 +175,16 @@ fn a_unit_that_was_changed_by_hand_is_not_lost() {
     exit: 1
     --- stderr
     error: the installed unit was changed by hand
-    help: make your changes with `systemctl --user edit mainstay`; `--force` replaces it and keeps it as `[ROOT]/home/.config/systemd/user/mainstay.service.old`
+    help: move your changes to a drop-in (`systemctl --user edit mainstay`); `--force` replaces the unit and keeps it as `[ROOT]/home/.config/systemd/user/mainstay.service.old`
     ");
     assert_eq!(fs::read_to_string(stage.unit()).unwrap(), mine);
     assert_snapshot!(stage.service(&["install", "--force"]), @"
     exit: 0
     --- stderr
-    the unit that was there is now ~/.config/systemd/user/mainstay.service.old
+    the old unit is kept as ~/.config/systemd/user/mainstay.service.old
     wrote ~/.config/systemd/user/mainstay.service
     the service is up to date
-    it runs as before until it is restarted: `systemctl --user restart mainstay`
+    the new unit takes effect after a restart: `systemctl --user restart mainstay`
     ");
     assert_eq!(fs::read_to_string(stage.unit().with_extension("service.old")).unwrap(), mine);
 }
@@ -199,7 +199,7 @@ fn one_service_serves_one_instance() {
     exit: 1
     --- stderr
     error: the installed service belongs to another instance of Mainstay
-    help: MAINSTAY_HOME says which instance is meant; one service serves one of them; with `--force`, `install` makes it this one
+    help: there is one service per user, for one MAINSTAY_HOME; `install --force` switches it to this instance
     ");
 }
 
@@ -211,7 +211,7 @@ fn an_install_that_fails_leaves_nothing_behind() {
     exit: 1
     --- stderr
     wrote ~/.config/systemd/user/mainstay.service
-    what was begun is taken back
+    the incomplete installation is removed
     error: `systemctl --user enable --quiet mainstay.service` failed: Failed to enable unit
     help: see `journalctl --user --unit mainstay --lines 20`
     ");
@@ -228,7 +228,7 @@ fn without_systemd_nothing_is_written() {
     exit: 1
     --- stderr
     error: the systemd of your login session cannot be reached: Failed to connect to bus: No medium found
-    help: the service needs systemd and a login session of yours: log in as yourself rather than with `su` or `sudo`; without systemd, add the line `@reboot mainstay daemon start` to your crontab (`crontab -e`), with the full path of `mainstay`, or `mainstay daemon start >/dev/null 2>&1` to ~/.profile
+    help: the service needs systemd and a login session: log in directly, not with `su` or `sudo`; without systemd, add the line `@reboot mainstay daemon start` to your crontab (`crontab -e`), with the full path of `mainstay`, or `mainstay daemon start >/dev/null 2>&1` to ~/.profile
     ");
     assert_eq!(stage.service(&["status"]).code, 1);
     assert_snapshot!(stage.service(&["uninstall"]), @"

@@ -291,7 +291,7 @@ fn a_replacement_keeps_what_is_not_named_and_says_what_it_changed() {
     let first = env.run_server("time", &["-e", "A=old", "--hold", "9s"], &[&fixture()]);
     let same = env.run(["run", "time", "--replace", "--wait"]);
     assert_eq!(same.code, 0, "{same}");
-    assert!(same.stderr.contains("time is unchanged, and was not restarted"), "{same}");
+    assert!(same.stderr.contains("time is unchanged and was not restarted"), "{same}");
     assert_eq!(env.server("time")["pid"], first["pid"]);
     assert_eq!(env.json(["run", "time", "--replace", "--json"])["unchanged"], true);
 

@@ -144,7 +144,7 @@ fn ctrl_c_leaves_the_server_starting() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
     let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(stderr.contains("time is still starting; `mainstay status time`"), "{stderr}");
+    assert!(stderr.contains("time is still starting; see `mainstay status time`"), "{stderr}");
     assert_eq!(env.server("time")["status"], "starting");
 }
 
@@ -178,7 +178,7 @@ fn a_misspelled_name_to_replace_is_told() {
     ");
     let added = env.run(["run", "tiem", "--replace", "--wait", "--", &fixture()]);
     assert_eq!(added.code, 0, "{added}");
-    let hint = "there was no server `tiem` to replace, so it is added; did you mean `time`?";
+    let hint = "there is no server `tiem` to replace, so it is added; did you mean `time`?";
     assert!(added.stderr.contains(hint), "{added}");
     let added = env.run(["run", "other", "--replace", "--wait", "--", &fixture()]);
     assert!(added.code == 0 && !added.stderr.contains("to replace"), "{added}");

@@ -26,10 +26,10 @@ fn another_version_takes_over_and_nobody_notices() {
     assert_snapshot!(scene.update(&scene.newer()), @"
     exit: 0
     --- stderr
-    version 9.9.9 can take up what is here
+    version 9.9.9 can read the state of this instance
     updated from 0.1.0 to 9.9.9; the old program is kept as `[ROOT]/some where/mainstay.previous`
-    if the new daemon dies within 30 s, the old program comes back
-    clients notice nothing; a `mainstay connect` of theirs stays the old version until they start it again, which does no harm
+    if the new daemon dies within 30 s, the update is rolled back
+    running `mainstay connect` processes stay at the old version until their clients restart them
     ");
 
     assert_eq!(count(&session, 2), "2", "the session and the server's memory are kept");
@@ -89,9 +89,9 @@ fn without_a_daemon_only_the_program_is_replaced() {
     assert_snapshot!(scene.env.run_prepared(update), @"
     exit: 0
     --- stderr
-    version 9.9.9 can take up what is here
+    version 9.9.9 can read the state of this instance
     updated from 0.1.0 to 9.9.9; the old program is kept as `[ROOT]/some where/mainstay.previous`
-    no daemon is running; the next command starts the new one
+    no daemon is running; the next command starts the new version
     ");
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     scene.ok(&["ls"]);
@@ -105,7 +105,7 @@ fn the_same_file_is_installed_already() {
     assert_snapshot!(scene.update(Path::new(built())), @"
     exit: 0
     --- stderr
-    version 0.1.0 is installed already, the same file
+    version 0.1.0 is already installed (the same file)
     ");
     assert_eq!(scene.daemon(), daemon);
     assert_eq!(scene.files().len(), 1);
@@ -120,10 +120,10 @@ fn another_build_of_the_same_version_is_told_as_such() {
     assert_snapshot!(scene.update(&scene.file("build", &bytes)), @"
     exit: 0
     --- stderr
-    version 0.1.0 can take up what is here
+    version 0.1.0 can read the state of this instance
     updated to another build of 0.1.0; the old program is kept as `[ROOT]/some where/mainstay.previous`
-    if the new daemon dies within 30 s, the old program comes back
-    clients notice nothing; a `mainstay connect` of theirs stays the old version until they start it again, which does no harm
+    if the new daemon dies within 30 s, the update is rolled back
+    running `mainstay connect` processes stay at the old version until their clients restart them
     ");
     assert_ne!(scene.daemon()["pid"], daemon["pid"]);
 }
@@ -140,21 +140,15 @@ fn what_cannot_be_updated_to_is_refused_without_a_trace() {
     let other = scene.file("other", &other);
 
     let told = scene.refused(&cut);
-    assert!(
-        told.contains("/cut` is not a Mainstay program: asked for its version, it says "),
-        "{told}"
-    );
+    assert!(told.contains("/cut` is not Mainstay: its answer to `--version` is "), "{told}");
     let told = scene.refused(&other);
     assert!(told.contains("/other` is not a program for this system and processor"), "{told}");
     let told = scene.refused(Path::new("/bin/true"));
-    assert!(
-        told.contains("`/bin/true` is not a Mainstay program: asked for its version"),
-        "{told}"
-    );
+    assert!(told.contains("`/bin/true` is not Mainstay: its answer to `--version`"), "{told}");
     let script = scene.file("script", b"#!/bin/sh\n");
     assert!(scene.refused(&script).contains("/script` is not a program for this system"));
     assert!(scene.refused(Path::new("none")).contains("project/none` cannot be read"));
-    assert!(scene.refused(Path::new(".")).contains("is no file"));
+    assert!(scene.refused(Path::new(".")).contains("is not a regular file"));
     assert!(!scene.has_rehearsal());
     assert_eq!(scene.daemon(), daemon);
 }
@@ -167,7 +161,7 @@ fn a_version_that_is_too_old_for_the_state_is_refused() {
     let state = File::options().write(true).open(scene.env.mainstay_home().join("state/state.db"));
     state.unwrap().write_all_at(&99u32.to_be_bytes(), 60).unwrap();
     let told = scene.refused(&scene.newer());
-    let expected = "error: version 9.9.9 cannot take up the state of this instance: the database \
+    let expected = "error: version 9.9.9 cannot read the state of this instance: the database \
                     `[ROOT]/mainstay/state/state.db` has schema 99, this version of Mainstay knows";
     assert!(told.contains(expected), "{told}");
 }
@@ -178,7 +172,7 @@ fn there_is_one_update_at_a_time() {
     let newer = scene.newer();
     let lock = File::create(scene.env.mainstay_home().join("state/update.lock")).unwrap();
     lock.lock().unwrap();
-    assert!(scene.refused(&newer).starts_with("error: another update is under way\n"));
+    assert!(scene.refused(&newer).starts_with("error: another update is running\n"));
     drop(lock);
     assert_eq!(scene.update(&newer).code, 0);
 }
@@ -187,7 +181,8 @@ fn there_is_one_update_at_a_time() {
 fn the_program_of_another_daemon_is_left_alone() {
     let scene = Scene::new();
     scene.env.ok(["ls"]);
-    let expected = format!("error: the daemon runs `{}`, and this is `[ROOT]/some where/", built());
+    let expected =
+        format!("error: the daemon runs `{}`, but this program is `[ROOT]/some where/", built());
     for from in [&scene.newer(), Path::new(built())] {
         let told = scene.refused(from);
         assert!(told.starts_with(&expected), "{told}");
@@ -200,7 +195,7 @@ fn a_place_that_cannot_be_written_is_named() {
     fs::create_dir(scene.program.with_file_name("mainstay.new")).unwrap();
     let told = scene.refused(&scene.newer());
     assert!(told.contains("mainstay.new` cannot be written"), "{told}");
-    assert!(told.contains("`mainstay daemon reload` hands over to it"), "{told}");
+    assert!(told.contains("then run `mainstay daemon reload`"), "{told}");
 }
 
 #[test]
@@ -219,7 +214,7 @@ fn a_version_that_does_not_come_up_is_undone_every_time() {
             Flaw::NeverReady => "the socket `[ROOT]/mainstay/run/no/dir.sock` cannot be opened",
         };
         assert!(output.stderr.contains(why), "{flaw:?}: {output}");
-        assert!(output.stderr.contains("help: version 0.1.0 is back and serves"), "{output}");
+        assert!(output.stderr.contains("help: version 0.1.0 is restored and running"), "{output}");
         assert!(!output.stderr.contains("{\"kind\""), "{output}");
 
         let daemon = scene.daemon();

@@ -43,7 +43,7 @@ fn no_command_to_run() {
     exit: 2
     --- stderr
     error: there is nothing to run
-    help: give a command after `--`, the --image of a container, or the --url of a server that runs elsewhere
+    help: give a command after `--`, an --image, or the --url of a remote server
     ");
 }
 
@@ -53,7 +53,7 @@ fn a_command_without_the_dashes() {
     exit: 2
     --- stderr
     error: unexpected argument `uvx`
-    help: an image is given with `--image`, a command after `--`
+    help: give an image with `--image`, or a command after `--`
     ");
 }
 
@@ -71,7 +71,7 @@ fn http_options_for_a_stdio_server() {
     assert_snapshot!(run("run web --target-port 80 -- serve"), @"
     exit: 2
     --- stderr
-    error: --target-port and --path are for servers that speak HTTP
+    error: --target-port and --path are for HTTP servers
     help: add `--transport streamable-http`
     ");
 }
@@ -81,7 +81,7 @@ fn a_server_that_runs_here_and_elsewhere() {
     assert_snapshot!(run("run docs --url https://example.com/mcp -- serve"), @"
     exit: 2
     --- stderr
-    error: a server is either run by a command or reached at a --url
+    error: a server has either a command or a --url
     help: leave out one of the two
     ");
 }
@@ -91,8 +91,8 @@ fn local_options_for_a_server_that_runs_elsewhere() {
     assert_snapshot!(run("run docs --url https://example.com/mcp -e TOKEN=x"), @"
     exit: 2
     --- stderr
-    error: --transport stdio, --target-port, --path, --cwd, --env and --env-file are for servers that run on this machine
-    help: leave them out: the --url says everything, and headers are given with --header-env
+    error: --transport stdio, --target-port, --path, --cwd, --env and --env-file are for local servers
+    help: leave them out; give headers with --header-env
     ");
 }
 
@@ -101,8 +101,8 @@ fn headers_for_a_local_server() {
     assert_snapshot!(run("run time --header Authorization=hush -- serve"), @"
     exit: 2
     --- stderr
-    error: --header and --header-env are for servers that run elsewhere
-    help: give its --url instead of a command, or a variable with -e
+    error: --header and --header-env are for remote servers
+    help: give a --url instead of a command, or set a variable with -e
     ");
 }
 
@@ -111,7 +111,7 @@ fn a_container_that_runs_elsewhere() {
     assert_snapshot!(run("run docs --image mcp/docs --url https://example.com/mcp"), @"
     exit: 2
     --- stderr
-    error: a server either runs in a container or is reached at a --url
+    error: a server has either an --image or a --url
     help: leave out one of the two
     ");
 }
@@ -122,7 +122,7 @@ fn limits_for_a_process() {
     exit: 2
     --- stderr
     error: --memory is for servers in containers
-    help: give the --image it runs in, or leave out what only a container has
+    help: give an --image, or leave out this option
     ");
 }
 
@@ -132,7 +132,7 @@ fn a_directory_for_a_container() {
     exit: 2
     --- stderr
     error: --cwd is for servers that run as a process
-    help: leave it out: the image says where it runs; files are shown to it with --volume
+    help: leave it out: the image sets the directory; mount files with --volume
     ");
 }
 
@@ -175,7 +175,7 @@ fn a_context_of_docker_that_is_gone() {
     exit: 1
     --- stderr
     error: DOCKER_CONTEXT: there is no Docker context `gone` in `/none/contexts/meta`
-    help: correct it (`docker context ls` shows all contexts), or set DOCKER_HOST to the engine's address
+    help: fix it (`docker context ls` lists all contexts), or set DOCKER_HOST to the engine's address
     ");
     assert!(!env.mainstay_home().exists(), "it must not start a daemon");
 }
@@ -215,8 +215,8 @@ fn isolation_of_a_server_that_speaks_http() {
     assert_snapshot!(run(line), @"
     exit: 2
     --- stderr
-    error: --isolate is for servers that speak stdio
-    help: leave it out: a server that speaks HTTP tells its sessions apart itself
+    error: --isolate is for stdio servers
+    help: leave it out: an HTTP server keeps its sessions apart itself
     ");
 }
 
@@ -293,7 +293,7 @@ fn a_home_that_is_not_there_stays_away() {
     assert_snapshot!(env.run(["connect", "time", "--home", "elsewhere"]), @"
     exit: 2
     --- stderr
-    error: --home: there is no directory `[ROOT]/project/elsewhere`
+    error: --home: there is not a directory `[ROOT]/project/elsewhere`
     help: give the MAINSTAY_HOME of the Mainstay that has the server
     ");
     assert!(!env.work().join("elsewhere").exists());
@@ -404,7 +404,7 @@ fn arguments_that_are_no_object() {
     assert_snapshot!(run("call time now [1]"), @r#"
     exit: 2
     --- stderr
-    error: the arguments are no JSON object: they are an array
+    error: the arguments must be a JSON object: they are an array
     help: write them like this: '{"city": "Paris"}'
     "#);
 }
@@ -415,7 +415,7 @@ fn arguments_that_are_no_json() {
     assert_snapshot!(output, @r#"
     exit: 2
     --- stderr
-    error: the arguments are no JSON object: expected value at line 2 column 8
+    error: the arguments must be a JSON object: expected value at line 2 column 8
     help: write them like this: '{"city": "Paris"}'
     "#);
 }

@@ -31,7 +31,7 @@ async fn isolated() -> (World, ServerName) {
 impl World {
     /// A session whose own run is up, and that run.
     async fn session(&self, name: &ServerName) -> (Session, RunKey) {
-        let session = self.registry.shared.gateway.hubs.open(name.as_str()).unwrap();
+        let session = self.registry.shared.gateway.servers.open(name.as_str()).unwrap();
         let info = json!({"name": "tester", "version": "1"});
         let params =
             json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": info});
@@ -49,7 +49,7 @@ impl World {
 
     /// Ends a session as its client does.
     fn close(&self, name: &ServerName, session: &Session) {
-        self.registry.shared.gateway.hubs.close(name.as_str(), session.id()).unwrap();
+        self.registry.shared.gateway.servers.close(name.as_str(), session.id()).unwrap();
     }
 
     fn is_alive(&self, run: &RunKey) -> bool {
@@ -191,7 +191,7 @@ async fn an_idle_run_is_not_reported_as_removed() {
     world.registry.shared.gateway.sweep();
     world.until_none_is_left().await;
     assert!(!world.is_alive(&run));
-    assert!(world.registry.shared.gateway.hubs.session(name.as_str(), session.id()).is_ok());
+    assert!(world.registry.shared.gateway.servers.session(name.as_str(), session.id()).is_ok());
     assert_eq!(
         world.ends_told().await,
         [
@@ -207,7 +207,7 @@ async fn the_run_of_a_session_is_paused_and_followed_by_another_one() {
     let described = world.registry.describe(vec![container()], false, &Around::default()).await;
     let name = described.unwrap().remove(0);
     world.runs(&name).await;
-    let session = world.registry.shared.gateway.hubs.open(name.as_str()).unwrap();
+    let session = world.registry.shared.gateway.servers.open(name.as_str()).unwrap();
     let id = mainstay_proxy::front::Session::id(&session);
     let up = |availability: &Availability| matches!(availability, Availability::Up(_));
     let own = isolated_name(&name, id);

@@ -81,6 +81,6 @@ async fn an_id_that_we_did_not_issue_is_unknown() {
     world.client().await;
     let mut record = world.notes.records().pop().unwrap();
     record.id = "0".repeat(32);
-    world.hub.restore(record.clone());
+    world.hub.restore(record.clone(), |_| false);
     assert!(returns(&world, &record.id).await.is_ok());
 }

@@ -93,7 +93,7 @@ impl World {
         let world = Self::on(Arc::new(self.notes.copied()), settings, None);
         world.generation.store(self.generation.load(Ordering::Relaxed), Ordering::Relaxed);
         for record in world.notes.records() {
-            world.hub.restore(record);
+            world.hub.restore(record, |_| false);
         }
         for record in world.notes.streams() {
             assert!(world.hubs.recover(&world.hub, record, has_given_way), "its session was kept");
@@ -350,10 +350,6 @@ impl Isolation for Notes {
         if !own.iter().any(|id| id == session) {
             own.push(session.to_owned());
         }
-    }
-
-    fn find(&self, _server: &str, _session: &str) -> bool {
-        false
     }
 
     fn stop(&self, server: &str, session: &str) {

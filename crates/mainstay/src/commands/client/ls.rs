@@ -5,7 +5,7 @@ use std::path::Path;
 use mainstay_api::ClientInfo;
 
 use super::ask;
-use crate::clients::{Flaw, flaws_of_all, is_in_file, is_ours};
+use crate::clients::{Problem, is_in_file, is_ours, problems_of_all};
 use crate::context::Context;
 use crate::error::CliError;
 use crate::text::{Cell, Fit, home_as_tilde, table, tilde};
@@ -18,10 +18,9 @@ const FIT: Fit<'static> = Fit { dispensable: &["PRODUCT", "INSTALLED"], essentia
 
 /// What is said where no client is.
 pub(super) const NONE_FOUND: &str = "no client was found on this machine; `mainstay client ls -a` \
-                                     lists those that Mainstay knows, and where it looks for their \
-                                     files";
+                                     lists all known clients and their files";
 
-/// List the clients you have, and how many of your servers each of them has
+/// List installed clients, and how many of your servers each has
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Show clients that are not installed too
@@ -73,11 +72,11 @@ fn row(client: &ClientInfo, home: Option<&Path>) -> Vec<Cell> {
 
 /// What the table does not say: what is wrong, and what to do next.
 fn notes(clients: &[ClientInfo], home: Option<&Path>) -> Vec<String> {
-    let line = |(ids, flaw): (Vec<&str>, Flaw)| {
+    let line = |(ids, problem): (Vec<&str>, Problem)| {
         let ids = paint::odd(&format!("{}:", ids.join(", ")));
-        home_as_tilde(&format!("{ids} {}; {}", flaw.what, flaw.help), home)
+        home_as_tilde(&format!("{ids} {}; {}", problem.what, problem.help), home)
     };
-    flaws_of_all(clients).into_iter().map(line).chain(next(clients)).collect()
+    problems_of_all(clients).into_iter().map(line).chain(next(clients)).collect()
 }
 
 /// What somebody does who has chosen no client yet.
@@ -87,7 +86,9 @@ fn next(clients: &[ClientInfo]) -> Option<String> {
     }
     Some(match clients.iter().find(|client| client.installed) {
         Some(ClientInfo { id, .. }) => {
-            format!("none is chosen yet: `mainstay client add {id}` registers all servers with it")
+            format!(
+                "no client has been added yet: `mainstay client add {id}` adds your servers to this one"
+            )
         }
         None => NONE_FOUND.to_owned(),
     })
@@ -136,8 +137,8 @@ mod tests {
     fn what_is_wrong_is_told_below_the_table() {
         let notes = notes(&clients(), None).join("\n");
         insta::assert_snapshot!(anstream::adapter::strip_str(&notes), @"
-        cursor: `web` was taken out by hand and stays out; `mainstay client add cursor` puts it back
-        kiro: `time` is taken out, and added again when its server is ready; see `mainstay why time`
+        cursor: `web` was removed by hand and is not added again; `mainstay client add cursor` adds it again
+        kiro: `time` is removed until its server is ready; see `mainstay why time`
         ");
     }
 

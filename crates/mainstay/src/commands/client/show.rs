@@ -6,7 +6,7 @@ use mainstay_api::{ClientEntry, ClientInfo, EntryStanding};
 use serde_json::Value;
 
 use super::ask;
-use crate::clients::{Flaw, IdParser, Notice, flaws};
+use crate::clients::{IdParser, Notice, Problem, problems};
 use crate::context::Context;
 use crate::error::CliError;
 use crate::text::{Cell, columns, columns_within, home_as_tilde, tame, tilde};
@@ -14,8 +14,8 @@ use crate::ui::paint;
 
 /// Show one client, its file and the entries in it
 ///
-/// Of entries that are not ours only the name is shown, and of your own fields in ours: what they say may
-/// be secret.
+/// Of your own entries, and of your own fields in Mainstay's entries, only the names are shown: their
+/// values may be secret.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Id of the client; `mainstay client ls -a` lists all of them
@@ -31,7 +31,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let client = found.ok_or_else(|| {
         CliError::failed(
             format!("the daemon does not know the client `{}`", args.id),
-            "it is of another version: `mainstay daemon stop --keep-servers`, then try again",
+            "it is an older version: run `mainstay daemon reload`, then try again",
         )
     })?;
     let home = ctx.caller.home();
@@ -47,8 +47,9 @@ fn page(client: &ClientInfo, home: Option<&Path>, width: Option<usize>) -> Strin
         let rows = columns_within(width.map(|width| width.saturating_sub(2)), &rows);
         sections.push(format!("{}\n{}", paint::strong("Entries"), indented(&rows)));
     }
-    let line = |flaw: &Flaw| home_as_tilde(&format!("- {}; {}", flaw.what, flaw.help), home);
-    let wrong: Vec<String> = flaws(client).iter().map(line).collect();
+    let line =
+        |problem: &Problem| home_as_tilde(&format!("- {}; {}", problem.what, problem.help), home);
+    let wrong: Vec<String> = problems(client).iter().map(line).collect();
     if !wrong.is_empty() {
         let title = paint::strong("What is wrong");
         sections.push(format!("{title}\n{}", indented(&wrong.join("\n"))));
@@ -70,11 +71,8 @@ fn facts(client: &ClientInfo, home: Option<&Path>) -> Vec<Vec<Cell>> {
         ("product", client.product.clone()),
         ("installed", installed),
         ("chosen", chosen.to_owned()),
-        ("file", if client.exists { file } else { format!("{file} (not there yet)") }),
-        (
-            "changes",
-            changes.map_or("it sees them by itself".to_owned(), |how| format!("{how} to see them")),
-        ),
+        ("file", if client.exists { file } else { format!("{file} (does not exist yet)") }),
+        ("changes", changes.map_or("seen at once".to_owned(), |how| format!("{how} to see them"))),
     ];
     let row = |(key, value): (&str, String)| {
         vec![Cell::painted(format!("{key}:"), paint::faint), Cell::new(value)]
@@ -84,14 +82,14 @@ fn facts(client: &ClientInfo, home: Option<&Path>) -> Vec<Vec<Cell>> {
 
 fn entry_row(entry: &ClientEntry) -> Vec<Cell> {
     let (standing, paint): (_, fn(&str) -> String) = match entry.standing {
-        EntryStanding::Ours => ("ours", paint::good),
+        EntryStanding::Ours => ("added by Mainstay", paint::good),
         EntryStanding::Drifted => ("changed by hand", paint::odd),
-        EntryStanding::Away => ("away for now", paint::odd),
-        EntryStanding::Withdrawn => ("taken out by hand", paint::odd),
+        EntryStanding::Away => ("removed until the server is ready", paint::odd),
+        EntryStanding::Withdrawn => ("removed by hand", paint::odd),
         EntryStanding::Missing => ("missing", paint::odd),
-        EntryStanding::Foreign if entry.leads_to_server => ("yours, same server", paint::good),
-        EntryStanding::Foreign if entry.wanted => ("not ours", paint::odd),
-        EntryStanding::Foreign => ("not ours", paint::faint),
+        EntryStanding::Foreign if entry.leads_to_server => ("your own, same server", paint::good),
+        EntryStanding::Foreign if entry.wanted => ("your own", paint::odd),
+        EntryStanding::Foreign => ("your own", paint::faint),
     };
     vec![
         Cell::painted(tame(&entry.name), paint::strong),
@@ -152,16 +150,16 @@ mod tests {
         installed:  yes: ~/.cursor exists
         chosen:     yes: it gets every server
         file:       ~/.cursor/mcp.json
-        changes:    it sees them by itself
+        changes:    seen at once
 
         Entries
-          mine  not ours
-          git   yours, same server
-          time  ours                url http://127.0.0.1:7433/time/mcp; yours: disabled, headers
-          web   changed by hand     args ["connect","web"]; command mainstay
+          mine  your own
+          git   your own, same server
+          time  added by Mainstay      url http://127.0.0.1:7433/time/mcp; yours: disabled, headers
+          web   changed by hand        args ["connect","web"]; command mainstay
 
         What is wrong
-          - `web` was changed by hand (args); `mainstay client add cursor` sets it right
+          - `web` was changed by hand (args); `mainstay client add cursor` restores it
         "#);
     }
 
@@ -174,7 +172,7 @@ mod tests {
         product:    Codex
         installed:  no
         chosen:     no
-        file:       ~/.codex/mcp.json (not there yet)
+        file:       ~/.codex/mcp.json (does not exist yet)
         changes:    restart Codex to see them
         ");
     }

@@ -26,7 +26,7 @@ const LOW_SPACE: u64 = 100 * 1024 * 1024;
 /// Below this, no daemon starts: each of its databases takes 32 KB to be opened.
 const NO_SPACE: u64 = 80 * 1024;
 
-const MAKE_ROOM: &str = "make room on its file system";
+const MAKE_ROOM: &str = "free some space on its file system";
 
 /// What this program was given.
 pub(super) fn program_checks(caller: &Caller) -> Vec<Check> {
@@ -38,8 +38,8 @@ pub(super) fn program_checks(caller: &Caller) -> Vec<Check> {
     };
     vec![
         Check::new("mainstay", Level::Ok, env!("CARGO_PKG_VERSION")),
-        variable("HOME", "set it: servers that keep files in it may not start without"),
-        variable("PATH", "set it: programs are looked for there"),
+        variable("HOME", "set it: many servers keep files there"),
+        variable("PATH", "set it: programs are searched there"),
     ]
 }
 
@@ -79,13 +79,13 @@ pub(super) fn directory_check(name: &str, path: &Path) -> Check {
         }
         Err(error) => {
             return Check::new(name, Level::Fail, format!("`{shown}`: {error}"))
-                .help("make it accessible, or set MAINSTAY_HOME to another place");
+                .help("make it accessible, or set MAINSTAY_HOME to another directory");
         }
     };
     let writable = access(path, Access::WRITE_OK | Access::EXEC_OK).is_ok();
     let space = statvfs(path).ok().as_ref().map(free);
     let detail = |problem: &str| format!("`{shown}` {problem}");
-    match flaw(&metadata, geteuid().as_raw(), writable, space) {
+    match problem(&metadata, geteuid().as_raw(), writable, space) {
         None => Check::new(name, Level::Ok, shown.to_string()),
         Some((level, problem, help)) => {
             Check::new(name, level, detail(&problem)).help(help.replace("DIR", &shown.to_string()))
@@ -94,7 +94,7 @@ pub(super) fn directory_check(name: &str, path: &Path) -> Check {
 }
 
 /// What is wrong with a directory, worst first.
-fn flaw(
+fn problem(
     metadata: &Metadata,
     user: u32,
     writable: bool,
@@ -102,7 +102,7 @@ fn flaw(
 ) -> Option<(Level, String, &'static str)> {
     let mode = metadata.mode() & 0o777;
     if !metadata.is_dir() {
-        return Some((Level::Fail, "is no directory".to_owned(), "move it out of the way"));
+        return Some((Level::Fail, "is not a directory".to_owned(), "move or remove it"));
     }
     if metadata.uid() != user {
         let problem = format!("belongs to user {}, not to you ({user})", metadata.uid());
@@ -127,11 +127,11 @@ fn absent(name: &str, path: &Path) -> Check {
     let space = parent.and_then(|parent| statvfs(parent).ok()).as_ref().map(free);
     let detail = format!("`{}` does not exist yet", path.display());
     if !makeable {
-        return Check::new(name, Level::Fail, format!("{detail} and cannot be made"))
-            .help("make it yours to write, or set MAINSTAY_HOME to another place");
+        return Check::new(name, Level::Fail, format!("{detail} and cannot be created"))
+            .help("make its parent directory writable, or set MAINSTAY_HOME to another directory");
     }
     match space.and_then(shortage) {
-        None => Check::new(name, Level::Ok, format!("{detail}; the daemon makes it")),
+        None => Check::new(name, Level::Ok, format!("{detail}; the daemon creates it")),
         Some((level, problem)) => {
             Check::new(name, level, format!("{detail}, and its file system {problem}"))
                 .help(MAKE_ROOM)
@@ -162,7 +162,7 @@ pub(super) struct Prospect<'a> {
     pub(super) can_start: bool,
     /// Whether `mainstay daemon stop` ended the last one.
     pub(super) stopped_by_user: bool,
-    /// Why the last ones failed, if they did.
+    /// Why the last starts failed, if they did.
     pub(super) failure_report: Option<&'a FailureReport>,
 }
 
@@ -199,16 +199,14 @@ fn absent_daemon(prospect: Prospect<'_>) -> Check {
     }
     let told = failure_report.map(|words| format!("; {}", words.of_failing())).unwrap_or_default();
     if !can_start {
-        let detail = format!("not running, and cannot be started like this{told}");
+        let detail = format!("not running, and cannot be started{told}");
         return Check::new("daemon", Level::Fail, detail)
-            .help("correct what else fails here; the next command that needs it starts it then");
+            .help("fix the other problems here; the next command starts it");
     }
     match failure_report {
-        None => {
-            Check::new("daemon", Level::Ok, "not running; the next command that needs it starts it")
-        }
+        None => Check::new("daemon", Level::Ok, "not running; the next command starts it"),
         Some(words) => {
-            let another = "the next command that needs it starts another";
+            let another = "the next command starts another one";
             let help = words.help.as_ref().map(|help| format!("{help}; {another}"));
             Check::new("daemon", Level::Warn, format!("not running{told}"))
                 .help(help.unwrap_or_else(|| another.to_owned()))
@@ -278,10 +276,9 @@ fn listener_of(daemon: &DaemonInfo, wanted: Option<SocketAddr>) -> Check {
     let Some(address) = &daemon.listen else {
         let taken = || format!("another program has {}", wanted.unwrap_or(Listen::DEFAULT));
         let why = daemon.listen_problem.clone().unwrap_or_else(taken);
-        let what = format!("{why}, so no client reaches us over HTTP");
+        let what = format!("{why}, so clients cannot connect over HTTP");
         return Check::new("listener", Level::Warn, what).help(
-            "the daemon takes the address as soon as it is free; or set MAINSTAY_LISTEN to another \
-             one and restart the daemon (`mainstay daemon stop --keep-servers`, `mainstay daemon start`)",
+            "the daemon listens as soon as the address is free; or set MAINSTAY_LISTEN to another one and restart the daemon (`mainstay daemon stop --keep-servers`, `mainstay daemon start`)",
         );
     };
     let is_at = |wanted: SocketAddr| {
@@ -295,9 +292,9 @@ fn listener_of(daemon: &DaemonInfo, wanted: Option<SocketAddr>) -> Check {
         return Check::new("listener", Level::Warn, problem).help(help);
     }
     match wanted.filter(|wanted| !is_at(*wanted)) {
-        None => Check::new("listener", Level::Ok, format!("{address} is the daemon's")),
+        None => Check::new("listener", Level::Ok, format!("the daemon listens at {address}")),
         Some(wanted) => {
-            let detail = format!("the daemon listens at {address}, but should at {wanted}");
+            let detail = format!("the daemon listens at {address} instead of {wanted}");
             Check::new("listener", Level::Warn, detail).help(restart)
         }
     }
@@ -329,7 +326,8 @@ pub(super) fn events_check(path: &Path) -> Option<Check> {
     if found.is_file() && access(path, Access::READ_OK | Access::WRITE_OK).is_ok() {
         return None;
     }
-    let detail = format!("`{}` cannot be written: events are lost with the daemon", path.display());
+    let detail =
+        format!("`{}` cannot be written: events are lost when the daemon ends", path.display());
     let help = "make it a file that you can write, then `mainstay daemon reload`";
     Some(Check::new("event log", Level::Warn, detail).help(help))
 }
@@ -365,7 +363,8 @@ mod tests {
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
         let metadata = fs::metadata(dir.path()).unwrap();
         let user = user.unwrap_or(metadata.uid());
-        let problem = flaw(&metadata, user, writable, Some(space)).map(|(_, problem, _)| problem);
+        let problem =
+            problem(&metadata, user, writable, Some(space)).map(|(_, problem, _)| problem);
         assert_eq!(problem.as_deref(), expected);
     }
 
@@ -379,7 +378,7 @@ mod tests {
         check_dir(0o700, None, true, 4 * 1024, Some(none));
         let metadata = fs::metadata("/").unwrap();
         let stranger = metadata.uid() + 1;
-        assert_eq!(flaw(&metadata, stranger, true, None).unwrap().0, Level::Fail);
+        assert_eq!(problem(&metadata, stranger, true, None).unwrap().0, Level::Fail);
     }
 
     #[test]
@@ -428,7 +427,7 @@ mod tests {
             (check.level, check.detail)
         };
         let ours = daemon(Some("127.0.0.1:7433"));
-        let fine = (Level::Ok, "127.0.0.1:7433 is the daemon's".to_owned());
+        let fine = (Level::Ok, "the daemon listens at 127.0.0.1:7433".to_owned());
         assert_eq!(check("127.0.0.1:7433", Some(&ours)), fine);
         assert_eq!(check("127.0.0.1:0", Some(&ours)), fine);
         assert_eq!(check("[::1]:7433", Some(&ours)).0, Level::Warn);
@@ -457,7 +456,7 @@ mod tests {
         let (level, detail, help) = check(true, Some(&words));
         assert_eq!(level, Level::Warn);
         assert!(detail.starts_with("not running; ") && detail.ends_with(": bad file"), "{detail}");
-        assert_eq!(help, "the next command that needs it starts another");
+        assert_eq!(help, "the next command starts another one");
         let words = FailureReport { help: Some("correct it".to_owned()), ..words.clone() };
         assert!(check(true, Some(&words)).2.starts_with("correct it; the next "));
         let (level, detail, _) = check(false, Some(&words));

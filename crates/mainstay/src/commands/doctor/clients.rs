@@ -3,7 +3,7 @@
 use mainstay_api::{ClientInfo, Request};
 
 use super::{Check, Level};
-use crate::clients::{self, Flaw, flaws_of_all, is_in_file};
+use crate::clients::{self, Problem, is_in_file, problems_of_all};
 use crate::context::Caller;
 use crate::error::CliError;
 use crate::remote::Remote;
@@ -36,14 +36,15 @@ pub(super) fn client_checks(
             return vec![Check { help: error.advice(), ..check }];
         }
     };
-    let is_told =
-        |flaw: &Flaw| flaw.waits_for.as_deref().is_some_and(|server| unwell.contains(&server));
-    let flaws = flaws_of_all(clients).into_iter().filter(|(_, flaw)| !is_told(flaw));
-    let wrong: Vec<Check> = flaws.map(check).collect();
+    let is_told = |problem: &Problem| {
+        problem.waits_for.as_deref().is_some_and(|server| unwell.contains(&server))
+    };
+    let problems = problems_of_all(clients).into_iter().filter(|(_, problem)| !is_told(problem));
+    let wrong: Vec<Check> = problems.map(check).collect();
     if wrong.is_empty() { vec![Check::new(NAME, Level::Ok, summary(clients))] } else { wrong }
 }
 
-fn check((ids, Flaw { what, help, .. }): (Vec<&str>, Flaw)) -> Check {
+fn check((ids, Problem { what, help, .. }): (Vec<&str>, Problem)) -> Check {
     Check::new(format!("client {}", ids.join(", ")), Level::Warn, what).help(help)
 }
 
@@ -83,7 +84,7 @@ mod tests {
         assert_eq!(
             tell(vec![cursor, broken]),
             [
-                "client cursor: `time` was taken out by hand and stays out",
+                "client cursor: `time` was removed by hand and is not added again",
                 "client zed: line 1, column 2: odd"
             ]
             .map(|line| (Level::Warn, line.to_owned()))
@@ -100,7 +101,7 @@ mod tests {
         });
         let lines = tell(waiting.into());
         assert_eq!(lines.len(), 2, "one per server: {lines:?}");
-        assert!(lines[0].1.starts_with("client cursor, zed: `late` is taken out"), "{lines:?}");
+        assert!(lines[0].1.starts_with("client cursor, zed: `late` is removed until"), "{lines:?}");
         let failed = client_checks(&Err(CliError::OutputClosed), &[]);
         assert_eq!(failed[0].level, Level::Fail);
     }

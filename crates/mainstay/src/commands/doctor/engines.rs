@@ -17,7 +17,7 @@ type Tried = io::Result<Contact>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Contact {
-    /// It takes connections.
+    /// It accepts connections.
     Made,
     /// It is elsewhere, where nobody is bothered.
     NotTried,
@@ -71,7 +71,7 @@ fn judge(found: &[(Candidate, Tried)]) -> Check {
     let forbidden = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
     let forbidden = found.iter().any(|(_, tried)| tried.as_ref().is_err_and(forbidden));
     Check::new(NAME, Level::Warn, detail).help(if forbidden {
-        "become a member of the group that owns the socket (often `docker`), and log in anew"
+        "join the group that owns the socket (often `docker`), then log in again"
     } else {
         "start it; only servers in containers need one"
     })
@@ -79,8 +79,8 @@ fn judge(found: &[(Candidate, Tried)]) -> Check {
 
 fn tell(Candidate { address, from }: &Candidate, tried: &Tried) -> String {
     match tried {
-        Ok(Contact::Made) => format!("{from} at {address} takes connections"),
-        Ok(Contact::NotTried) => format!("{from} at {address}, which was not tried"),
+        Ok(Contact::Made) => format!("{from} at {address} accepts connections"),
+        Ok(Contact::NotTried) => format!("{from} at {address} (not tried)"),
         Err(error) => format!("{from} at {address}: {error}"),
     }
 }
@@ -110,10 +110,9 @@ mod tests {
         let none = "none found; only servers in containers (`--image`) need one";
         check(&[], Level::Ok, none, "");
         let denied = "Colima at unix:///d: permission denied";
-        let both = format!("{denied}; Colima at unix:///p takes connections");
+        let both = format!("{denied}; Colima at unix:///p accepts connections");
         check(&[("/d", forbidden), ("/p", None)], Level::Ok, &both, "");
-        let group =
-            "become a member of the group that owns the socket (often `docker`), and log in anew";
+        let group = "join the group that owns the socket (often `docker`), then log in again";
         check(&[("/d", forbidden)], Level::Warn, denied, group);
         let start = "start it; only servers in containers need one";
         check(&[("/d", refused)], Level::Warn, "Colima at unix:///d: connection refused", start);
@@ -132,9 +131,9 @@ mod tests {
         let (level, detail) = named(&host);
         assert_eq!(level, Level::Warn, "{detail}");
         let _engine = UnixListener::bind(&socket).unwrap();
-        let fine = format!("DOCKER_HOST at {host} takes connections");
+        let fine = format!("DOCKER_HOST at {host} accepts connections");
         assert_eq!(named(&host), (Level::Ok, fine));
-        let elsewhere = "DOCKER_HOST at tcp://far:2375, which was not tried".to_owned();
+        let elsewhere = "DOCKER_HOST at tcp://far:2375 (not tried)".to_owned();
         assert_eq!(named("tcp://far:2375"), (Level::Ok, elsewhere));
         assert_eq!(named("ssh://far").0, Level::Warn);
     }

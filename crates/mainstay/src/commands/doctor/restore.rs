@@ -19,7 +19,7 @@ pub(super) async fn run(empty: bool, ctx: &mut Context) -> Result<(), CliError> 
         let running = Remote::of(ctx)?.inspect().await;
         match running {
             Ok(Some(_)) => daemon::reload(ctx).await?,
-            Ok(None) | Err(_) => ctx.ui.say("the next command that needs the daemon starts it"),
+            Ok(None) | Err(_) => ctx.ui.say("the next command starts the daemon"),
         }
     }
     Ok(())
@@ -32,7 +32,9 @@ fn failed(error: &StoreError) -> CliError {
 /// What was done, and what it leaves to do.
 fn report(restored: &Restored, now: Timestamp) -> Vec<String> {
     match restored {
-        Restored::Intact => vec!["the list of servers is intact; nothing was changed".to_owned()],
+        Restored::Intact => {
+            vec!["the list of servers is not damaged; nothing was changed".to_owned()]
+        }
         Restored::FromCopy { copy, made_at, servers } => {
             let age = made_at.map(|at| format!(", made {}", ago(at, now))).unwrap_or_default();
             let servers = match &servers[..] {
@@ -48,13 +50,13 @@ fn report(restored: &Restored, now: Timestamp) -> Vec<String> {
             }
             if !running.is_empty() {
                 let running = running.join(", ");
-                lines.push(format!("still running, and ended by the next daemon: {running}"));
+                lines.push(format!("still running until the next daemon starts: {running}"));
             }
             if !containers.is_empty() {
                 let names: Vec<String> =
                     containers.iter().map(|name| format!("mainstay-{name}")).collect();
                 lines.push(format!(
-                    "containers that may be left: `docker rm -f {}` removes them",
+                    "containers may be left over: `docker rm -f {}` removes them",
                     names.join(" ")
                 ));
             }
@@ -94,8 +96,8 @@ mod tests {
             &[
                 "there are no servers now",
                 "the previous list is kept as `/s/state.db.backup.20261117T203000Z`",
-                "still running, and ended by the next daemon: time",
-                "containers that may be left: `docker rm -f mainstay-a mainstay-b` removes them",
+                "still running until the next daemon starts: time",
+                "containers may be left over: `docker rm -f mainstay-a mainstay-b` removes them",
             ],
         );
     }

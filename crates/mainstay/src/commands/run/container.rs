@@ -23,7 +23,7 @@ pub(super) fn container_from(
     if args.cwd.is_some() {
         return Err(misfit(
             "--cwd is for servers that run as a process",
-            "leave it out: the image says where it runs; files are shown to it with --volume",
+            "leave it out: the image sets the directory; mount files with --volume",
         ));
     }
     no_headers(args)?;
@@ -63,7 +63,7 @@ pub(super) fn mount_warnings(container: &ContainerSpec, home: Option<&Path>) -> 
         let shown = source.display();
         if is_engine {
             return Some(format!(
-                "{shown} lets the container control its engine, and so this machine"
+                "{shown} gives the container control over its engine, and so over this machine"
             ));
         }
         let is_wide = ["/", "/etc", "/root", "/home", "/usr", "/var", "/proc", "/sys", "/dev"]
@@ -71,7 +71,7 @@ pub(super) fn mount_warnings(container: &ContainerSpec, home: Option<&Path>) -> 
             .any(|dir| source == Path::new(dir))
             || home.is_some_and(|home| source == home);
         is_wide.then(|| {
-            format!("the container sees all of {shown}: mount the directory that it needs")
+            format!("the container can read all of {shown}: mount only the directory that it needs")
         })
     };
     container.volumes.iter().filter_map(warning).collect()
@@ -81,9 +81,7 @@ pub(super) fn mount_warnings(container: &ContainerSpec, home: Option<&Path>) -> 
 pub(super) fn image(text: &str) -> Result<ImageRef, String> {
     if text.contains(char::is_whitespace) {
         return Err(
-            "the name of an image has no blanks; what its entry point is given follows after \
-                    `--`"
-                .to_owned(),
+            "an image name has no blanks; give arguments of its entry point after `--`".to_owned()
         );
     }
     text.parse().map_err(|error: ImageError| error.to_string())
@@ -113,7 +111,7 @@ pub(super) fn no_container(args: &ContainerArgs) -> Result<(), CliError> {
     match flags.into_iter().find(|(_, given)| *given) {
         Some((flag, _)) => Err(misfit(
             &format!("{flag} is for servers in containers"),
-            "give the --image it runs in, or leave out what only a container has",
+            "give an --image, or leave out this option",
         )),
         None => Ok(()),
     }
@@ -150,7 +148,8 @@ fn volume_from(flag: &str, caller: &Caller) -> Result<Volume, CliError> {
     };
     let text = match meant.map(|path| without_dots(&path)) {
         Some(path) => {
-            let path = path.to_str().ok_or_else(|| wrong("its path is no UTF-8".to_owned()))?;
+            let path =
+                path.to_str().ok_or_else(|| wrong("its path is not valid UTF-8".to_owned()))?;
             format!("{path}:{rest}")
         }
         None => flag.to_owned(),
@@ -269,9 +268,9 @@ mod tests {
             let error = spec(line).unwrap_err();
             assert!(error.contains(expected), "{error}");
         };
-        check("a --image b --url http://h/", "either runs in a container or is reached at a --url");
+        check("a --image b --url http://h/", "either an --image or a --url");
         check("a --image b --cwd /", "--cwd is for servers that run as a process");
-        check("a --image b --header A=1", "for servers that run elsewhere");
+        check("a --image b --header A=1", "for remote servers");
         for flag in [
             "--engine docker",
             "--volume a:/b",
@@ -301,9 +300,9 @@ mod tests {
             "a --image b --transport streamable-http --target-port 80 --network none",
             "cannot be without a network",
         );
-        check("a --image b --target-port 80", "are for servers that speak HTTP");
+        check("a --image b --target-port 80", "are for HTTP servers");
         let http = "a --image b --transport streamable-http --target-port 80";
-        check(&format!("{http} --isolate"), "--isolate is for servers that speak stdio");
+        check(&format!("{http} --isolate"), "--isolate is for stdio servers");
     }
 
     #[test]

@@ -34,8 +34,8 @@ pub(super) fn spec_from(
     }
     if proxy.isolate && workload.local_transport() != Some(&Transport::Stdio) {
         return Err(misfit(
-            "--isolate is for servers that speak stdio",
-            "leave it out: a server that speaks HTTP tells its sessions apart itself",
+            "--isolate is for stdio servers",
+            "leave it out: an HTTP server keeps its sessions apart itself",
         ));
     }
     let spec = ServerSpec {
@@ -63,10 +63,9 @@ fn workload_from(
 ) -> Result<Workload, CliError> {
     let is_unnamed = args.command.is_empty();
     match (&args.remote.url, &args.container.image, old) {
-        (Some(_), Some(_), _) => Err(misfit(
-            "a server either runs in a container or is reached at a --url",
-            "leave out one of the two",
-        )),
+        (Some(_), Some(_), _) => {
+            Err(misfit("a server has either an --image or a --url", "leave out one of the two"))
+        }
         (Some(url), None, Some(Workload::Remote(old))) => {
             Ok(Workload::Remote(remote_from(args, url, caller, Some(old))?))
         }
@@ -94,9 +93,9 @@ fn workload_from(
 fn no_stray(args: &Args) -> Result<(), CliError> {
     let Some(word) = args.stray.first() else { return Ok(()) };
     let help = match (&args.container.image, &args.remote.url) {
-        (Some(_), _) => "an image is given with `--image`; its arguments follow after `--`",
-        (None, Some(_)) => "leave it out: the --url says everything",
-        (None, None) => "an image is given with `--image`, a command after `--`",
+        (Some(_), _) => "give the image with `--image`, and its arguments after `--`",
+        (None, Some(_)) => "leave it out: a --url needs no arguments",
+        (None, None) => "give an image with `--image`, or a command after `--`",
     };
     Err(misfit(&format!("unexpected argument `{word}`"), help))
 }
@@ -113,8 +112,7 @@ fn process_from(
     if command.is_empty() {
         return Err(misfit(
             "there is nothing to run",
-            "give a command after `--`, the --image of a container, or the --url of a server that \
-             runs elsewhere",
+            "give a command after `--`, an --image, or the --url of a remote server",
         ));
     }
     no_headers(args)?;
@@ -138,10 +136,7 @@ fn remote_from(
     old: Option<&RemoteSpec>,
 ) -> Result<RemoteSpec, CliError> {
     if !args.command.is_empty() {
-        return Err(misfit(
-            "a server is either run by a command or reached at a --url",
-            "leave out one of the two",
-        ));
+        return Err(misfit("a server has either a command or a --url", "leave out one of the two"));
     }
     no_container(&args.container)?;
     let local = args.transport == Some(TransportName::Stdio)
@@ -152,9 +147,8 @@ fn remote_from(
         || !args.env_file.is_empty();
     if local {
         return Err(misfit(
-            "--transport stdio, --target-port, --path, --cwd, --env and --env-file are for servers \
-             that run on this machine",
-            "leave them out: the --url says everything, and headers are given with --header-env",
+            "--transport stdio, --target-port, --path, --cwd, --env and --env-file are for local servers",
+            "leave them out; give headers with --header-env",
         ));
     }
     // What opens one server is not for another.
@@ -173,7 +167,7 @@ fn remote_from(
         return Err(misfit(
             "headers are not kept for another host",
             &format!(
-                "give {} again with --header-env, or leave all settings behind with --reset",
+                "give {} again with --header-env, or drop all settings with --reset",
                 dropped.join(", ")
             ),
         ));
@@ -187,8 +181,8 @@ pub(super) fn no_headers(args: &Args) -> Result<(), CliError> {
         return Ok(());
     }
     Err(misfit(
-        "--header and --header-env are for servers that run elsewhere",
-        "give its --url instead of a command, or a variable with -e",
+        "--header and --header-env are for remote servers",
+        "give a --url instead of a command, or set a variable with -e",
     ))
 }
 
@@ -274,7 +268,7 @@ pub(super) fn transport_from(args: &Args, old: Option<&Transport>) -> Result<Tra
     let transport = name.with(args.target_port.or(old_port), path);
     transport.map_err(|mismatch| match mismatch {
         Mismatch::NotHttp => CliError::Usage {
-            message: "--target-port and --path are for servers that speak HTTP".to_owned(),
+            message: "--target-port and --path are for HTTP servers".to_owned(),
             help: Some("add `--transport streamable-http`".to_owned()),
         },
         Mismatch::NoPort => CliError::usage("--transport streamable-http needs --target-port"),

@@ -7,14 +7,14 @@ use serde::Serialize;
 
 use crate::context::{Context, now};
 use crate::error::{CliError, Exit};
-use crate::service::{Activity, Known, Service, Standing};
+use crate::service::{Activity, Service, ServiceState, UnitState};
 use crate::text::{Cell, ago, columns, tilde};
 use crate::times::{Zone, ZoneArgs};
 use crate::ui::paint;
 
-/// Show whether the service is installed and runs
+/// Show whether the service is installed and running
 ///
-/// The exit code is 0 if it runs, 4 if it does not, and 1 if systemd does not answer.
+/// The exit code is 0 if it is running, 4 if not, and 1 if systemd does not answer.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -24,7 +24,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Everything about the service. The fields are described in `docs/service.md`.
+/// The fields are described in `docs/json.md`.
 #[derive(Debug, Serialize)]
 struct Report {
     manager: &'static str,
@@ -36,12 +36,12 @@ struct Report {
     enabled: bool,
     masked: bool,
     linger: Option<bool>,
-    unit: Standing,
+    unit: UnitState,
     path: PathBuf,
 }
 
 pub(super) fn run(args: &Args, service: &Service, ctx: &mut Context) -> Result<(), CliError> {
-    let report = report(service.path(), service.standing()?, &service.look()?);
+    let report = report(service.path(), service.unit_state()?, &service.state()?);
     let (now, home) = (now(), ctx.caller.home());
     let zone = args.zone.zone();
     ctx.ui.answer(args.json, &report, |report| page(report, now, &zone, home.as_deref()))?;
@@ -53,20 +53,20 @@ pub(super) fn run(args: &Args, service: &Service, ctx: &mut Context) -> Result<(
     }
 }
 
-fn report(path: &Path, standing: Standing, known: &Known) -> Report {
-    // What is masked has a link where the unit would be.
-    let unit = if known.barred { Standing::Absent } else { standing };
-    let installed = unit != Standing::Absent;
+fn report(path: &Path, unit: UnitState, state: &ServiceState) -> Report {
+    // A masked service has a link in place of the unit.
+    let unit = if state.masked { UnitState::Absent } else { unit };
+    let installed = unit != UnitState::Absent;
     Report {
         manager: "systemd",
         installed,
-        state: known.activity,
-        since: known.since,
-        pid: known.pid,
-        restarts: known.restarts,
-        enabled: installed && known.enabled,
-        masked: known.barred,
-        linger: known.lingers,
+        state: state.activity,
+        since: state.since,
+        pid: state.pid,
+        restarts: state.restarts,
+        enabled: installed && state.enabled,
+        masked: state.masked,
+        linger: state.lingers,
         unit,
         path: path.to_owned(),
     }
@@ -110,14 +110,14 @@ fn state(report: &Report) -> Cell {
     }
 }
 
-fn unit(standing: Standing) -> Cell {
-    match standing {
-        Standing::Absent => Cell::painted("absent: its file is gone", paint::odd),
-        Standing::Current => Cell::new("current"),
-        Standing::Outdated => {
-            Cell::painted("outdated: `mainstay service install` brings it up to date", paint::odd)
+fn unit(unit: UnitState) -> Cell {
+    match unit {
+        UnitState::Absent => Cell::painted("missing: its file was deleted", paint::odd),
+        UnitState::Current => Cell::new("current"),
+        UnitState::Outdated => {
+            Cell::painted("outdated: `mainstay service install` updates it", paint::odd)
         }
-        Standing::Edited => Cell::painted("changed by hand", paint::odd),
-        Standing::OtherInstance => Cell::painted("of another instance of Mainstay", paint::odd),
+        UnitState::Edited => Cell::painted("changed by hand", paint::odd),
+        UnitState::OtherInstance => Cell::painted("for another instance of Mainstay", paint::odd),
     }
 }

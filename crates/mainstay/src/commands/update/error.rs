@@ -15,29 +15,31 @@ const UNCHANGED: &str = "nothing was changed";
 /// Why nothing was replaced. The old program is in its place and its daemon serves.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum UpdateError {
-    #[error("another update is under way")]
+    #[error("another update is running")]
     Busy,
     #[error("the lock `{}` cannot be taken", path.display())]
     Lock { path: PathBuf, source: io::Error },
     #[error("`{}` cannot be read", path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("`{}` is no file", .0.display())]
+    #[error("`{}` is not a regular file", .0.display())]
     NoFile(PathBuf),
     #[error("`{}` is not a program for this system and processor", path.display())]
     Platform { path: PathBuf },
-    #[error("the daemon runs `{}`, and this is `{}`", daemon.display(), ours.display())]
+    #[error("the daemon runs `{}`, but this program is `{}`", daemon.display(), ours.display())]
     OtherProgram { daemon: PathBuf, ours: PathBuf },
     #[error("`{}` cannot be written", path.display())]
     Write { path: PathBuf, source: io::Error },
     #[error("`{}` cannot be started", path.display())]
     Start { path: PathBuf, source: io::Error },
-    #[error("`{}` has not answered to `{question}` within {}", path.display(), human_duration(*limit))]
+    #[error("`{}` has not answered `{question}` within {}", path.display(), human_duration(*limit))]
     Late { path: PathBuf, question: &'static str, limit: Duration },
-    #[error("`{}` is not a Mainstay program: asked for its version, it says {answer}", path.display())]
+    #[error("`{}` is not Mainstay: its answer to `--version` is {answer}", path.display())]
     NoMainstay { path: PathBuf, answer: String },
-    #[error("version {version} cannot be updated to: asked to rehearse, it says {answer}")]
+    #[error(
+        "version {version} does not support this update: its answer to the trial run is {answer}"
+    )]
     NoRehearsal { version: String, answer: String },
-    #[error("version {version} cannot take up the state of this instance: {error}")]
+    #[error("version {version} cannot read the state of this instance: {error}")]
     Rehearsal { version: String, error: ApiError },
 }
 
@@ -45,8 +47,8 @@ impl UpdateError {
     /// What the user can do about it.
     fn help(&self) -> String {
         match self {
-            Self::Busy => "wait for its end, which is less than a minute away".to_owned(),
-            Self::Lock { .. } => "`mainstay doctor` looks at the directories".to_owned(),
+            Self::Busy => "wait until it has finished, at most a minute".to_owned(),
+            Self::Lock { .. } => "`mainstay doctor` checks the directories".to_owned(),
             Self::Read { .. } | Self::NoFile(_) => {
                 "name the file of the new program, as it was downloaded and unpacked".to_owned()
             }
@@ -61,14 +63,12 @@ impl UpdateError {
                     .to_owned()
             }
             Self::OtherProgram { daemon, .. } => {
-                format!("update that one: `{}` update --from FILE", daemon.display())
+                format!("update that program: `{}` update --from FILE", daemon.display())
             }
-            Self::Write { .. } => "let whoever installed it put the new file in its place, then \
-                 `mainstay daemon reload` hands over to it; nothing was changed"
+            Self::Write { .. } => "ask the owner of the directory to replace the file, then run `mainstay daemon reload`; nothing was changed"
                 .to_owned(),
             Self::Start { .. } => {
-                "it may need libraries that are not here, or its directory may not be one for \
-                 programs; nothing was changed"
+                "libraries may be missing, or its file system may not allow programs; nothing was changed"
                     .to_owned()
             }
             Self::Late { .. } | Self::NoRehearsal { .. } => UNCHANGED.to_owned(),

@@ -89,7 +89,7 @@ impl Installed {
             return Ok(());
         }
         if !self.is_at(&self.previous())? {
-            return Err(io::Error::other("what was kept is another program"));
+            return Err(io::Error::other("the kept file is another program"));
         }
         fs::rename(self.previous(), &self.path)?;
         self.settle()

@@ -230,24 +230,20 @@ mod tests {
         let asked = |rehearsed: &str| {
             format!(r#"test "$1" = --version && echo mainstay 7.0.0 && exit; {rehearsed}"#)
         };
-        check(
-            "echo hello",
-            "`new` is not a Mainstay program: asked for its version, it says `hello`",
-        )
-        .await;
+        check("echo hello", "`new` is not Mainstay: its answer to `--version` is `hello`").await;
         check(
             "exit 1",
-            "`new` is not a Mainstay program: asked for its version, it says nothing (exit status: 1)",
+            "`new` is not Mainstay: its answer to `--version` is nothing (exit status: 1)",
         )
         .await;
         check(
             &asked("echo; echo what >&2; exit 2"),
-            "version 7.0.0 cannot be updated to: asked to rehearse, it says `what`",
+            "version 7.0.0 does not support this update: its answer to the trial run is `what`",
         )
         .await;
         check(
             &asked(r#"echo '{"error":{"kind":"internal","message":"no"}}'; exit 1"#),
-            "version 7.0.0 cannot take up the state of this instance: no",
+            "version 7.0.0 cannot read the state of this instance: no",
         )
         .await;
         check(
@@ -262,17 +258,16 @@ mod tests {
         let _leaked = rustix::io::dup(std::io::stdin()).unwrap();
         // The fourth is the directory that `ls` reads.
         let list = r"ls /proc/self/fd | tr -d '\n'";
-        check(list, "`new` is not a Mainstay program: asked for its version, it says `0123`").await;
+        check(list, "`new` is not Mainstay: its answer to `--version` is `0123`").await;
     }
 
     #[tokio::test]
     async fn a_program_that_floods_is_not_read_to_its_end() {
-        check("yes; :", "`new` is not a Mainstay program: asked for its version, it says `y`")
-            .await;
+        check("yes; :", "`new` is not Mainstay: its answer to `--version` is `y`").await;
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_program_that_never_answers_is_not_waited_for() {
-        check("exec sleep 100", "`new` has not answered to `--version` within 5 s").await;
+        check("exec sleep 100", "`new` has not answered `--version` within 5 s").await;
     }
 }

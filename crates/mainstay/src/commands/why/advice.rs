@@ -28,7 +28,7 @@ fn on_status(report: &WhyReport) -> Vec<String> {
     let ended = server.last_exit.as_ref().map(|exit| on_exit(exit, report));
     match server.status {
         Status::Stopping | Status::Removing => Vec::new(),
-        Status::Stopped => vec![format!("`mainstay start {name}` turns it on")],
+        Status::Stopped => vec![format!("`mainstay start {name}` starts it")],
         Status::Running => ended.into_iter().collect(),
         // What it waits for is not how it ended last.
         Status::Waiting if container::is_contained(server) => vec![container::on_wait(server)],
@@ -56,45 +56,41 @@ fn on_exit(exit: &LastExit, report: &WhyReport) -> String {
     // Of a container both may be known; the signal says more.
     let code = exit.code.filter(|_| exit.signal.is_none());
     match (exit.cause.as_str(), code, exit.signal) {
-        _ if exit.oom => "memory ran out: give it more memory, or less to do".to_owned(),
+        _ if exit.oom => "it ran out of memory: give it more memory, or less to do".to_owned(),
         ("cannot-start", ..) if engine == REMOTE => format!(
-            "correct what is named above, then `mainstay restart {name}`, or describe it anew: \
-             `mainstay run {name} --replace --url URL --header NAME=VALUE`"
+            "fix the problem above, then `mainstay restart {name}`, or change it: `mainstay run {name} --replace --url URL --header NAME=VALUE`"
         ),
         ("hung" | "not-ready", ..) if engine == REMOTE && !ever_ready => format!(
             "something answers at that URL, but not as an MCP server: check the URL (`mainstay status {name}`) \
              and the headers, then `mainstay run {name} --replace --url URL --header NAME=VALUE`"
         ),
         ("hung" | "not-ready", ..) if engine == REMOTE => {
-            "it no longer answered: whoever runs it may know why".to_owned()
+            "it no longer answered: ask its operator".to_owned()
         }
         ("cannot-start" | "hung" | "not-ready", ..) if is_port_conflict(exit) => format!(
             "stop the other program, then `mainstay restart {name}`, or give this server another port: \
              `mainstay run {name} --replace --transport {transport} --target-port PORT -- COMMAND`"
         ),
         ("cannot-start", ..) => format!(
-            "correct what is named above, then `mainstay restart {name}`, or describe it anew: \
-             `mainstay run {name} --replace -- COMMAND`"
+            "fix the problem above, then `mainstay restart {name}`, or change it: `mainstay run {name} --replace -- COMMAND`"
         ),
         ("hung" | "not-ready", ..) if exit.detail.contains("404") && transport != STDIO => format!(
-            "it answers, but has nothing at that path: give the path of its MCP endpoint with `--path`, as in \
+            "it answers, but not at that path: give the path of its MCP endpoint with `--path`, as in \
              `mainstay run {name} --replace --transport {transport} --target-port PORT --path /mcp -- COMMAND`"
         ),
         ("hung" | "not-ready", ..) if !ever_ready && transport == STDIO => format!(
-            "it never answered `initialize`: check that the command starts an MCP server that \
-             speaks stdio, or give it more time with `--start-timeout`{}",
+            "it never answered `initialize`: check that the command starts an MCP server that uses stdio, or give it more time with `--start-timeout`{}",
             port::instead_of_stdio(&report.stderr)
         ),
         ("hung" | "not-ready", ..) if !ever_ready => format!(
-            "it never answered `initialize`: check that the command starts an MCP server that \
-             speaks {transport} at `--target-port` and `--path` (default /mcp), or give it more time \
+            "it never answered `initialize`: check that the command starts an MCP server that uses {transport} at `--target-port` and `--path` (default /mcp), or give it more time \
              with `--start-timeout`"
         ),
         ("hung" | "not-ready", ..) => {
-            "it ran but no longer answered: its log may tell what it was busy with".to_owned()
+            "it ran but no longer answered: its log may show why".to_owned()
         }
-        ("engine-away", ..) => "check that its engine is up".to_owned(),
-        ("asked", ..) => "it was ended on request".to_owned(),
+        ("engine-away", ..) => "check that its engine runs".to_owned(),
+        ("asked", ..) => "it was stopped on request".to_owned(),
         ("machine-restarted", ..) => "it ended with the machine".to_owned(),
         (_, Some(127), _) => format!(
             "exit code 127 usually means that a shell did not find a program: check the command \
@@ -103,20 +99,18 @@ fn on_exit(exit: &LastExit, report: &WhyReport) -> String {
         (_, Some(126), _) => {
             "exit code 126 usually means that a file is not executable: check its mode".to_owned()
         }
-        (_, Some(0), _) => "it ended by itself without an error, but a server should stay: check \
-                            whether the command needs an argument to serve"
+        (_, Some(0), _) => "it exited without an error, but a server should keep running: check whether the command needs an argument"
             .to_owned(),
         (_, Some(_), _) => {
-            "it ended by itself with an error: what it wrote last usually tells why".to_owned()
+            "it exited with an error: its last lines usually show why".to_owned()
         }
-        (_, None, Some(9)) => "something killed it (kill -9); if nobody did, the kernel's log \
-                               (`dmesg`) tells whether memory ran out"
+        (_, None, Some(9)) => "it was killed (kill -9); the kernel's log (`dmesg`) shows whether memory ran out"
             .to_owned(),
         (_, None, Some(4 | 6 | 7 | 8 | 11)) => {
             "it crashed: look for a newer version of it, or report this to its authors".to_owned()
         }
-        (_, None, Some(_)) => "somebody sent it a signal that ended it".to_owned(),
-        (_, None, None) => "how it ended is unknown: its log may tell".to_owned(),
+        (_, None, Some(_)) => "a signal ended it".to_owned(),
+        (_, None, None) => "how it ended is unknown: see its log".to_owned(),
     }
 }
 
@@ -143,10 +137,9 @@ fn on_fix(server: &ServerInfo) -> Option<String> {
     let told = server.last_exit.as_ref().is_some_and(|exit| exit.cause == "cannot-start");
     match server.status {
         Status::Error if told => None,
-        Status::Error => Some(format!("after the fix, `mainstay restart {name}` starts it anew")),
+        Status::Error => Some(format!("after the fix, `mainstay restart {name}` starts it again")),
         Status::Restarting if server.next_restart_at.is_some() => Some(format!(
-            "`mainstay restart {name}` starts it at once, with all restarts left; \
-             `mainstay stop {name}` ends the attempts"
+            "`mainstay restart {name}` restarts it now and resets the counter; `mainstay stop {name}` stops it"
         )),
         Status::Starting
         | Status::Restarting
@@ -197,14 +190,14 @@ pub(super) mod tests {
     fn the_way_it_ended_decides_the_first_advice() {
         check(exit("exited", Some(127), None), "exit code 127 usually means");
         check(exit("exited", Some(126), None), "exit code 126 usually means");
-        check(exit("exited", Some(0), None), "it ended by itself without an error");
-        check(exit("exited", Some(1), None), "it ended by itself with an error");
-        check(exit("exited", None, Some(9)), "something killed it");
+        check(exit("exited", Some(0), None), "it exited without an error");
+        check(exit("exited", Some(1), None), "it exited with an error");
+        check(exit("exited", None, Some(9)), "it was killed");
         check(exit("exited", None, Some(11)), "it crashed");
-        check(exit("exited", None, Some(15)), "somebody sent it a signal");
+        check(exit("exited", None, Some(15)), "a signal ended it");
         check(exit("exited", None, None), "how it ended is unknown");
-        check(exit("cannot-start", None, None), "correct what is named above");
-        check(LastExit { oom: true, ..exit("exited", None, Some(9)) }, "memory ran out");
+        check(exit("cannot-start", None, None), "fix the problem above");
+        check(LastExit { oom: true, ..exit("exited", None, Some(9)) }, "it ran out of memory");
     }
 
     #[test]
@@ -228,12 +221,12 @@ pub(super) mod tests {
         report.stderr = vec!["Uvicorn running on http://0.0.0.0:8000 (press ^C)".to_owned()];
         insta::assert_snapshot!(
             advice(&report)[0],
-            @"it never answered `initialize`: check that the command starts an MCP server that speaks stdio, or give it more time with `--start-timeout`, or, as it seems to speak HTTP, give `--transport streamable-http --target-port 8000`"
+            @"it never answered `initialize`: check that the command starts an MCP server that uses stdio, or give it more time with `--start-timeout`, or, if it uses HTTP, give `--transport streamable-http --target-port 8000`"
         );
         report.server.transport = "streamable-http".to_owned();
         insta::assert_snapshot!(
             advice(&report)[0],
-            @"it never answered `initialize`: check that the command starts an MCP server that speaks streamable-http at `--target-port` and `--path` (default /mcp), or give it more time with `--start-timeout`"
+            @"it never answered `initialize`: check that the command starts an MCP server that uses streamable-http at `--target-port` and `--path` (default /mcp), or give it more time with `--start-timeout`"
         );
     }
 
@@ -292,7 +285,7 @@ pub(super) mod tests {
     #[test]
     fn a_stopped_server_needs_only_a_start_and_a_healthy_one_nothing() {
         let stopped = advice(&report(Status::Stopped, Some(exit("asked", None, None))));
-        assert_eq!(stopped, ["`mainstay start time` turns it on"]);
+        assert_eq!(stopped, ["`mainstay start time` starts it"]);
         assert_eq!(advice(&report(Status::Running, None)), [""; 0]);
     }
 }

@@ -9,11 +9,11 @@ fn with_no_client_chosen_it_is_told_how() {
     let file = ClientFile::install(&env, CURSOR);
     let output = env.run(["run", "time", "--wait", "--", &fixture()]);
     assert_eq!(output.code, 0, "{output}");
-    for part in ["no client is chosen", "mainstay client ls", "mainstay client add"] {
+    for part in ["no client has been added", "mainstay client ls", "mainstay client add"] {
         assert!(output.stderr.contains(part), "{part} is missing in {output}");
     }
     let second = env.run(["run", "tide", "--wait", "--", &fixture()]);
-    assert!(!second.stderr.contains("no client is chosen"), "once is enough: {second}");
+    assert!(!second.stderr.contains("no client has been added"), "once is enough: {second}");
     env.ok(["rm", "tide"]);
     assert_eq!(file.text(), CURSOR.text);
     assert!(

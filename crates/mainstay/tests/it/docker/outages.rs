@@ -160,7 +160,7 @@ fn a_server_is_back_after_its_engine_was_killed_during_a_start() {
     }
 }
 
-/// What stands before a container takes connections after its death, and breaks them off.
+/// What stands before a container accepts connections after its death, and breaks them off.
 #[test]
 fn a_death_that_is_told_late_costs_no_safe_call() {
     let scene = Scene::alone(DIE, Wire::Http, &[]);

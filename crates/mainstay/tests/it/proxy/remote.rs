@@ -1,4 +1,4 @@
-//! Servers that run elsewhere: here, they are the test's own.
+//! Remote servers: here, they are the test's own.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

@@ -22,7 +22,7 @@ fn a_daemon_that_keeps_failing_is_reported_until_another_one_serves() {
     exit: 4
     --- stderr
     error: the daemon keeps failing: `[ROOT]/mainstay/config.toml` cannot be used: line 1, column 11: unknown variant `often`, expected one of `auto`, `always`, `never`
-    help: correct it, or move it away; Mainstay tries again every minute, and every 5 s while a client waits
+    help: fix it, or move it away; Mainstay tries again every minute, and every 5 s while a client waits
     ");
     let doctor = || env.run(["doctor"]).stdout;
     let told = "fail  daemon: the daemon keeps failing: `";

@@ -183,16 +183,16 @@ fn what_does_not_go_together_is_told() {
         assert!(error.contains(expected), "{error}");
     };
     check("a", "there is nothing to run");
-    check("a --url http://h/ -- x", "either run by a command or reached at a --url");
+    check("a --url http://h/ -- x", "either a command or a --url");
     for flag in ["--transport stdio", "--target-port 80", "--path /x", "-e A=1", "--cwd /"] {
-        check(&format!("a --url http://h/ {flag}"), "for servers that run on this machine");
+        check(&format!("a --url http://h/ {flag}"), "for local servers");
     }
     spec("a --url http://h/ --transport streamable-http").unwrap();
-    check("a --header A=1 -- x", "for servers that run elsewhere");
-    check("a --header-env A=TOKEN -- x", "for servers that run elsewhere");
-    check("a --isolate --url http://h/", "--isolate is for servers that speak stdio");
+    check("a --header A=1 -- x", "for remote servers");
+    check("a --header-env A=TOKEN -- x", "for remote servers");
+    check("a --isolate --url http://h/", "--isolate is for stdio servers");
     let http = "a --transport streamable-http --target-port 80";
-    check(&format!("{http} --isolate -- x"), "--isolate is for servers that speak stdio");
+    check(&format!("{http} --isolate -- x"), "--isolate is for stdio servers");
     check(&format!("{http} --port 80 -- x"), "port 80 is the server's own");
     check("a --port 0 -- x", "0 is not in 1..=65535");
     check("a --hold 11m -- x", "cannot be held longer than 10 minutes");
@@ -216,21 +216,21 @@ fn a_word_in_the_wrong_place_is_told_where_it_belongs() {
     check(
         "a mcp/time:1",
         "error: unexpected argument `mcp/time:1`\n\
-         help: an image is given with `--image`, a command after `--`",
+         help: give an image with `--image`, or a command after `--`",
     );
     check(
         "a --image b echo hi",
         "error: unexpected argument `echo`\n\
-         help: an image is given with `--image`; its arguments follow after `--`",
+         help: give the image with `--image`, and its arguments after `--`",
     );
     check(
         "a --url http://h/ b",
-        "error: unexpected argument `b`\nhelp: leave it out: the --url says everything",
+        "error: unexpected argument `b`\nhelp: leave it out: a --url needs no arguments",
     );
     check(
         "a b -- c",
         "error: unexpected argument `b`\n\
-         help: an image is given with `--image`, a command after `--`",
+         help: give an image with `--image`, or a command after `--`",
     );
 }
 
@@ -246,7 +246,7 @@ fn http_flags_go_together() {
         let error = spec(line).unwrap_err();
         assert!(error.contains(expected), "{error}");
     };
-    check("a --target-port 80 -- x", "are for servers that speak HTTP");
+    check("a --target-port 80 -- x", "are for HTTP servers");
     check("a --transport streamable-http -- x", "needs --target-port");
     check("a --transport streamable-http --target-port 0 -- x", "0 is not in 1..=65535");
     check(

@@ -30,20 +30,16 @@ fn is_wanted(event: &EventRecord, wanted: Option<&BTreeSet<String>>) -> bool {
 fn on_event(event: &EventRecord) -> Option<String> {
     match (event.cause.as_deref()?, client_of(event)) {
         ("left", Some(client)) => Some(format!(
-            "its entry in {} was left as somebody made it: `mainstay client add {id}` sets it right \
-             if it is ours; see `mainstay client show {id}`",
+            "its entry in {} was changed by hand and is left so: `mainstay client add {id}` restores an entry of Mainstay; see `mainstay client show {id}`",
             client.product,
             id = client.id
         )),
         ("left", None) => Some(
-            "its entry in a client's file was left as somebody made it: `mainstay client ls` tells \
-             in which one, and what to do"
+            "its entry in a client's file was changed by hand and is left so: see `mainstay client ls`"
                 .to_owned(),
         ),
         ("failed", _) => Some(
-            "a client's file could not be edited: put it in order; it is tried again within a \
-             minute, and at once with `mainstay client add ID`; `mainstay client ls` tells which one \
-             and why"
+            "a client's file could not be edited: `mainstay client ls` shows which one and why; Mainstay tries again within a minute, or at once with `mainstay client add ID`"
                 .to_owned(),
         ),
         _ => None,
@@ -75,7 +71,7 @@ mod tests {
         then("added", "added `a` to Kiro (/kiro)", "`mainstay client add ID`");
         then("updated", "brought `a` up to date in Zed (/zed)", "");
         let left = "left `a` in Cursor (/cursor) alone: `url` was changed by hand";
-        then("left", left, "`mainstay client add cursor` sets it right");
+        then("left", left, "`mainstay client add cursor` restores");
         then("added", "put `a` back into Kiro (/kiro)", "`mainstay client add cursor`");
         then("removed", "removed `a` from Cursor (/cursor)", "");
         then("left", "left alone", "`mainstay client ls`");

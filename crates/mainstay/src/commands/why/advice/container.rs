@@ -20,26 +20,23 @@ pub(super) fn on_exit(exit: &LastExit, report: &WhyReport, ever_ready: bool) -> 
     let code = exit.code.filter(|_| exit.signal.is_none());
     Some(match (exit.cause.as_str(), code) {
         _ if exit.oom => format!(
-            "memory ran out: give it more (`mainstay run {name} --replace --image IMAGE --memory \
+            "it ran out of memory: give it more (`mainstay run {name} --replace --image IMAGE --memory \
              SIZE`), or less to do"
         ),
         ("cannot-start", _) => on_start(&exit.detail, server),
         ("stopped", _) => format!(
-            "somebody stopped it (`{engine} stop`); `mainstay stop {name}` turns it off for good, and \
-             `--on-stop respect` leaves it stopped whenever somebody does that"
+            "it was stopped by `{engine} stop`; use `mainstay stop {name}` instead, or `--on-stop respect` to leave it stopped after `{engine} stop`"
         ),
         ("restarted", _) => {
-            format!("somebody restarted it (`{engine} restart`); that uses up no restart")
+            format!("it was restarted by `{engine} restart`; this does not count toward the restart limit")
         }
         ("removed", _) => format!(
-            "somebody removed its container (`{engine} rm`); `mainstay run {name} --image IMAGE` runs \
-             it anew"
+            "its container was removed by `{engine} rm`; `mainstay run {name} --image IMAGE` adds it again"
         ),
         ("engine-away", _) => engine_away(engine),
         ("machine-restarted", _) => "it ended with the machine".to_owned(),
         ("hung" | "not-ready", _) if !ever_ready && transport == STDIO => format!(
-            "it never answered `initialize`: check that the image is one of an MCP server that speaks \
-             stdio, or give it more time with `--start-timeout`{}",
+            "it never answered `initialize`: check that the image is an MCP server that uses stdio, or give it more time with `--start-timeout`{}",
             port::instead_of_stdio(&report.stderr)
         ),
         ("hung" | "not-ready", _) if !ever_ready => {
@@ -53,11 +50,10 @@ pub(super) fn on_exit(exit: &LastExit, report: &WhyReport, ever_ready: bool) -> 
              the image and the arguments (`mainstay status {name}`)"
         ),
         (_, Some(0)) => format!(
-            "it ended by itself without an error, but a server should stay: check whether its entry \
-             point needs an argument to serve (`mainstay status {name}` shows those it has)"
+            "it exited without an error, but a server should keep running: check whether its entry point needs an argument (`mainstay status {name}` shows its arguments)"
         ),
         (_, None) if exit.signal == Some(SIGKILL) => format!(
-            "somebody killed it (`{engine} kill`?); the engine says that memory did not run out"
+            "it was killed (by `{engine} kill`?); the engine reports that memory did not run out"
         ),
         (_, Some(_) | None) => return None,
     })
@@ -68,22 +64,19 @@ pub(super) fn on_wait(server: &ServerInfo) -> String {
     let ServerInfo { name, engine, reason, .. } = server;
     if reason.starts_with("another engine answers") {
         return format!(
-            "start the engine that has its container again; or run it here: `mainstay rm {name}`, then \
-             `mainstay run {name} --image IMAGE`"
+            "start the engine that has its container; or run it on this engine: `mainstay rm {name}`, then `mainstay run {name} --image IMAGE`"
         );
     }
     if !reason.starts_with("paused") {
         return engine_away(engine);
     }
     let container = server.container_id.as_deref().map_or("CONTAINER", short_id);
-    format!(
-        "`{engine} unpause {container}` lets it go on, `mainstay restart {name}` starts it anew"
-    )
+    format!("`{engine} unpause {container}` resumes it, `mainstay restart {name}` restarts it")
 }
 
 fn engine_away(engine: &str) -> String {
     format!(
-        "check that its engine is up (`{engine} info`); it goes on by itself as soon as that answers"
+        "check that its engine runs (`{engine} info`); the server continues when the engine answers"
     )
 }
 
@@ -95,21 +88,20 @@ fn on_start(detail: &str, server: &ServerInfo) -> String {
     let first = if says(&["no container engine", "no docker answers", "no podman answers"]) {
         "start Docker or Podman (`mainstay doctor` shows which engines are found)".to_owned()
     } else if says(&["port is already", "address already in use", "port is taken"]) {
-        "free the port that is named above, or choose another one".to_owned()
+        "free that port, or choose another one".to_owned()
     } else if says(&["mount", "bind source"]) {
-        "check that the source of every volume is there".to_owned()
+        "check that the source of every volume exists".to_owned()
     } else if says(&["executable file not found", "no such file or directory"]) {
         format!("check the image and its arguments (`mainstay status {name}`)")
     } else if says(&["network"]) {
-        format!("make the network (`{engine} network create`), or choose another one")
+        format!("create the network (`{engine} network create`), or choose another one")
     } else if says(&["image"]) {
-        format!("get the image (`{engine} pull`, or build it)")
+        format!("pull the image (`{engine} pull`), or build it")
     } else {
-        "correct what is named above".to_owned()
+        "fix the problem above".to_owned()
     };
     format!(
-        "{first}, then `mainstay restart {name}`, or describe it anew: \
-         `mainstay run {name} --replace --image IMAGE`"
+        "{first}, then `mainstay restart {name}`, or change it: `mainstay run {name} --replace --image IMAGE`"
     )
 }
 
@@ -147,10 +139,10 @@ mod tests {
 
     #[test]
     fn the_cause_decides() {
-        check(&exit("stopped", ""), "somebody stopped it (`podman stop`); `mainstay stop time`");
-        check(&exit("restarted", ""), "somebody restarted it (`podman restart`)");
-        check(&exit("removed", ""), "somebody removed its container (`podman rm`)");
-        check(&exit("engine-away", ""), "check that its engine is up (`podman info`)");
+        check(&exit("stopped", ""), "it was stopped by `podman stop`; use `mainstay stop time`");
+        check(&exit("restarted", ""), "it was restarted by `podman restart`");
+        check(&exit("removed", ""), "its container was removed by `podman rm`");
+        check(&exit("engine-away", ""), "check that its engine runs (`podman info`)");
         check(&exit("hung", ""), "it never answered `initialize`: check that the image");
         let http = on_exit(&exit("hung", ""), &contained("streamable-http"), false).unwrap();
         for part in ["`--target-port`", "(0.0.0.0)", "`--path` (default /mcp)"] {
@@ -161,11 +153,14 @@ mod tests {
         let stdio = on_exit(&exit("hung", ""), &chatty, false).unwrap();
         assert!(stdio.contains("`--transport streamable-http --target-port 8000`"), "{stdio}");
         check(&LastExit { code: Some(127), ..exit("exited", "") }, "exit code 126 or 127");
-        check(&LastExit { code: Some(0), ..exit("exited", "") }, "it ended by itself without");
+        check(&LastExit { code: Some(0), ..exit("exited", "") }, "it exited without");
         let oom = LastExit { code: Some(137), signal: Some(9), oom: true, ..exit("exited", "") };
-        check(&oom, "memory ran out: give it more (`mainstay run time --replace --image IMAGE");
+        check(
+            &oom,
+            "it ran out of memory: give it more (`mainstay run time --replace --image IMAGE",
+        );
         let killed = LastExit { code: Some(137), signal: Some(9), ..exit("exited", "") };
-        check(&killed, "somebody killed it (`podman kill`?); the engine says that memory did not");
+        check(&killed, "it was killed (by `podman kill`?); the engine reports that memory did not");
         let crashed = LastExit { code: Some(139), signal: Some(11), ..exit("exited", "") };
         assert_eq!(on_exit(&crashed, &contained("stdio"), true), None);
     }
@@ -175,12 +170,12 @@ mod tests {
         let check = |detail: &str, expected: &str| check(&exit("cannot-start", detail), expected);
         check("cannot start: no container engine answers", "start Docker or Podman");
         check("cannot start: no Podman answers", "start Docker or Podman");
-        check("cannot start: the image `a:1` is not there", "get the image (`podman pull`");
-        check("Bind for 127.0.0.1:80 failed: port is already allocated", "free the port");
-        check("network mine not found", "make the network (`podman network create`)");
+        check("cannot start: the image `a:1` is not there", "pull the image (`podman pull`");
+        check("Bind for 127.0.0.1:80 failed: port is already allocated", "free that port");
+        check("network mine not found", "create the network (`podman network create`)");
         check("bind source path does not exist: /a", "check that the source of every volume");
         check("exec: \"x\": executable file not found in $PATH", "check the image and its");
-        check("unknown capability", "correct what is named above, then `mainstay restart time`");
+        check("unknown capability", "fix the problem above, then `mainstay restart time`");
     }
 
     #[test]
@@ -188,8 +183,8 @@ mod tests {
         let mut time = contained("stdio").server;
         time.reason = "paused by someone else".to_owned();
         time.container_id = Some("3f2a9c01b7d4e5f60718".to_owned());
-        assert!(on_wait(&time).starts_with("`podman unpause 3f2a9c01b7d4` lets it go on"));
+        assert!(on_wait(&time).starts_with("`podman unpause 3f2a9c01b7d4` resumes it"));
         time.reason = "the engine has been away for 3 s".to_owned();
-        assert!(on_wait(&time).starts_with("check that its engine is up (`podman info`)"));
+        assert!(on_wait(&time).starts_with("check that its engine runs (`podman info`)"));
     }
 }

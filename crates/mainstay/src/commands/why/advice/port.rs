@@ -10,9 +10,7 @@ pub(super) fn instead_of_stdio(stderr: &[String]) -> String {
         return String::new();
     };
     let port = port(&address).map_or("PORT".to_owned(), |port| port.to_string());
-    format!(
-        ", or, as it seems to speak HTTP, give `--transport streamable-http --target-port {port}`"
-    )
+    format!(", or, if it uses HTTP, give `--transport streamable-http --target-port {port}`")
 }
 
 /// The rest of a line from where it seems to tell an address.

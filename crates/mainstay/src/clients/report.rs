@@ -37,16 +37,16 @@ pub(crate) fn outlook<'a>(
     let failed = reports.into_iter().filter(|report| report.done == ClientDone::Failed);
     let ids = failed.map(|report| report.client.as_str()).filter(|id| !id.is_empty());
     let ids: BTreeSet<&str> = ids.collect();
-    let (what, is) = match ids.len() {
+    let what = match ids.len() {
         0 => return None,
-        1 => ("the file", "it is"),
-        _ => ("the files", "they are"),
+        1 => "the file",
+        _ => "the files",
     };
     let help = paint::note("help:");
-    let line = format!("{help} put {what} in order; {is} tried again within a minute");
+    let line = format!("{help} fix {what}; Mainstay tries again within a minute");
     let ids = ids.into_iter().collect::<Vec<_>>().join(" ");
     Some(match again {
-        Some(again) => format!("{line}, and at once with `{again} {ids}`"),
+        Some(again) => format!("{line}, or at once with `{again} {ids}`"),
         None => line,
     })
 }
@@ -104,13 +104,13 @@ fn line(group: &[&ClientReport], is_wanted: bool, home: Option<&Path>) -> String
     match done {
         ClientDone::Added if group.len() > 1 => format!("added `{server}` to {products}"),
         ClientDone::Updated if group.len() > 1 => {
-            format!("brought `{server}` up to date in {products}")
+            format!("updated `{server}` in {products}")
         }
         ClientDone::Removed if group.len() > 1 => format!("removed `{server}` from {products}"),
         ClientDone::Waits => text.replacen(product(client), &products, 1),
         ClientDone::Added | ClientDone::Updated | ClientDone::Removed | ClientDone::Nothing => text,
         ClientDone::Left if is_wanted => {
-            format!("{warning} {text}; `mainstay client show {client}` tells what to do")
+            format!("{warning} {text}; see `mainstay client show {client}`")
         }
         ClientDone::Left => format!("{warning} {text}"),
         ClientDone::Failed => format!("{warning} {}{text}", consequence(group, is_wanted)),
@@ -161,7 +161,7 @@ fn is_change(done: ClientDone) -> bool {
 }
 
 /// What a client is called by its makers.
-fn product(id: &str) -> &str {
+pub(crate) fn product(id: &str) -> &str {
     Client::by_id(id).map_or(id, |client| client.product)
 }
 
@@ -226,7 +226,7 @@ mod tests {
             [waits("codex"), waits("zed"), report("codex", D::Left, left), waits("claude-code")];
         insta::assert_snapshot!(told(&reports, true), @"
         `time` is added to Codex, Zed and Claude Code once it is ready
-        warning: left `time` in Codex (~/.codex/config.toml) alone: the entry is not ours; `mainstay client show codex` tells what to do
+        warning: left `time` in Codex (~/.codex/config.toml) alone: the entry is not ours; see `mainstay client show codex`
         ");
     }
 
@@ -239,8 +239,8 @@ mod tests {
         insta::assert_snapshot!(told(&both[..1], false), @"warning: `time` is still in Factory Droid: ~/.factory/mcp.json was left as it is: line 1");
         let helped = |again| outlook(&both, again).unwrap_or_default();
         let plain = |text: &str| anstream::adapter::strip_str(text).to_string();
-        insta::assert_snapshot!(plain(&helped(None)), @"help: put the file in order; it is tried again within a minute");
-        insta::assert_snapshot!(plain(&helped(Some("mainstay client add"))), @"help: put the file in order; it is tried again within a minute, and at once with `mainstay client add factory`");
+        insta::assert_snapshot!(plain(&helped(None)), @"help: fix the file; Mainstay tries again within a minute");
+        insta::assert_snapshot!(plain(&helped(Some("mainstay client add"))), @"help: fix the file; Mainstay tries again within a minute, or at once with `mainstay client add factory`");
         assert_eq!(outlook(&[], None), None);
         let ledger = ClientReport { client: String::new(), ..closed };
         insta::assert_snapshot!(told(&[ledger], true), @"warning: `time`: ~/.factory/mcp.json was left as it is: line 1");

@@ -6,7 +6,7 @@ use crate::text::tame;
 
 /// One thing that is not as it should be.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Flaw {
+pub(crate) struct Problem {
     /// What was found.
     pub(crate) what: String,
     /// What to do about it.
@@ -15,10 +15,10 @@ pub(crate) struct Flaw {
     pub(crate) waits_for: Option<String>,
 }
 
-/// Stands for the ids of the clients that a flaw is true of.
+/// Stands for the ids of the clients that a problem is true of.
 const IDS: &str = "\u{0}";
 
-impl Flaw {
+impl Problem {
     fn of(what: String, help: String) -> Self {
         Self { what, help, waits_for: None }
     }
@@ -30,12 +30,12 @@ impl Flaw {
 }
 
 /// Everything that is not as it should be with a client.
-pub(crate) fn flaws(client: &ClientInfo) -> Vec<Flaw> {
-    general(client).into_iter().map(|flaw| flaw.with_ids(&[&client.id])).collect()
+pub(crate) fn problems(client: &ClientInfo) -> Vec<Problem> {
+    general(client).into_iter().map(|problem| problem.with_ids(&[&client.id])).collect()
 }
 
 /// The same without the id of the client.
-fn general(client: &ClientInfo) -> Vec<Flaw> {
+fn general(client: &ClientInfo) -> Vec<Problem> {
     // What is missing from a file with a problem is missing because of it.
     let follows =
         |entry: &&ClientEntry| client.problem.is_some() && entry.standing == EntryStanding::Missing;
@@ -45,19 +45,19 @@ fn general(client: &ClientInfo) -> Vec<Flaw> {
 }
 
 /// Everything that is not as it should be with clients, each with the ids of those it is true of.
-pub(crate) fn flaws_of_all(clients: &[ClientInfo]) -> Vec<(Vec<&str>, Flaw)> {
-    let mut found: Vec<(Vec<&str>, Flaw)> = Vec::new();
+pub(crate) fn problems_of_all(clients: &[ClientInfo]) -> Vec<(Vec<&str>, Problem)> {
+    let mut found: Vec<(Vec<&str>, Problem)> = Vec::new();
     for client in clients {
-        for flaw in general(client) {
-            match found.iter_mut().find(|(_, other)| *other == flaw) {
+        for problem in general(client) {
+            match found.iter_mut().find(|(_, other)| *other == problem) {
                 Some((ids, _)) => ids.push(&client.id),
-                None => found.push((vec![&client.id], flaw)),
+                None => found.push((vec![&client.id], problem)),
             }
         }
     }
-    let named = found.into_iter().map(|(ids, flaw)| {
-        let flaw = flaw.with_ids(&ids);
-        (ids, flaw)
+    let named = found.into_iter().map(|(ids, problem)| {
+        let problem = problem.with_ids(&ids);
+        (ids, problem)
     });
     named.collect()
 }
@@ -85,58 +85,57 @@ pub(crate) fn is_in_file(entry: &ClientEntry) -> bool {
     }
 }
 
-fn of_file(client: &ClientInfo) -> Option<Flaw> {
+fn of_file(client: &ClientInfo) -> Option<Problem> {
     let what = tame(client.problem.as_deref()?);
     let help = if client.chosen || client.entries.iter().any(is_ours) {
         format!(
-            "correct that; it is tried again within a minute, and at once \
-             with `mainstay client add {IDS}`"
+            "fix this; Mainstay tries again within a minute, or at once with `mainstay client add {IDS}`"
         )
     } else {
-        "correct the file; until then nothing can be added to it".to_owned()
+        "fix the file; until then nothing can be added to it".to_owned()
     };
-    Some(Flaw::of(what, help))
+    Some(Problem::of(what, help))
 }
 
-fn absence(client: &ClientInfo) -> Option<Flaw> {
+fn absence(client: &ClientInfo) -> Option<Problem> {
     (client.chosen && !client.installed).then(|| {
-        let what = "it is chosen, but not installed any more".to_owned();
-        Flaw::of(what, format!("`mainstay client remove {IDS}` forgets it"))
+        let what = "it was added, but is no longer installed".to_owned();
+        Problem::of(what, format!("`mainstay client remove {IDS}` removes it"))
     })
 }
 
-fn of_entry(entry: &ClientEntry) -> Option<Flaw> {
+fn of_entry(entry: &ClientEntry) -> Option<Problem> {
     let name = tame(&entry.name);
-    let anew = |does: &str| format!("`mainstay client add {IDS}` {does}");
+    let fix = |does: &str| format!("`mainstay client add {IDS}` {does}");
     let (what, help) = match entry.standing {
         EntryStanding::Ours => return None,
         EntryStanding::Foreign | EntryStanding::Missing if !entry.wanted => return None,
         EntryStanding::Foreign if entry.leads_to_server => return None,
         EntryStanding::Foreign => (
-            format!("`{name}` there is not ours, so our server `{name}` has no entry"),
-            format!("rename or delete it, then `mainstay client add {IDS}`"),
+            format!("the file has an entry `{name}` of yours, so the server `{name}` is not added"),
+            format!("rename or delete that entry, then run `mainstay client add {IDS}`"),
         ),
         EntryStanding::Missing => (
-            format!("`{name}` should be there and is not"),
+            format!("`{name}` is not in the file yet"),
             format!(
-                "it is added when its server is ready (`mainstay why {name}`); if that is so, {}",
-                anew("adds it")
+                "it is added when the server is ready (see `mainstay why {name}`); if it is, {}",
+                fix("adds it")
             ),
         ),
         EntryStanding::Drifted => {
             let fields = tame(&entry.drifted.join(", "));
-            (format!("`{name}` was changed by hand ({fields})"), anew("sets it right"))
+            (format!("`{name}` was changed by hand ({fields})"), fix("restores it"))
         }
         EntryStanding::Withdrawn => {
-            (format!("`{name}` was taken out by hand and stays out"), anew("puts it back"))
+            (format!("`{name}` was removed by hand and is not added again"), fix("adds it again"))
         }
         EntryStanding::Away => (
-            format!("`{name}` is taken out, and added again when its server is ready"),
+            format!("`{name}` is removed until its server is ready"),
             format!("see `mainstay why {name}`"),
         ),
     };
     let waits = matches!(entry.standing, EntryStanding::Missing | EntryStanding::Away);
-    Some(Flaw { what, help, waits_for: waits.then(|| entry.name.clone()) })
+    Some(Problem { what, help, waits_for: waits.then(|| entry.name.clone()) })
 }
 
 #[cfg(test)]
@@ -173,8 +172,8 @@ pub(crate) mod tests {
     }
 
     fn told(client: &ClientInfo) -> String {
-        let line = |flaw: &Flaw| format!("{}; {}", flaw.what, flaw.help);
-        flaws(client).iter().map(line).collect::<Vec<_>>().join("\n")
+        let line = |problem: &Problem| format!("{}; {}", problem.what, problem.help);
+        problems(client).iter().map(line).collect::<Vec<_>>().join("\n")
     }
 
     #[test]
@@ -195,12 +194,12 @@ pub(crate) mod tests {
         let mut cursor = client("cursor", entries);
         (cursor.chosen, cursor.installed) = (true, false);
         insta::assert_snapshot!(told(&cursor), @"
-        it is chosen, but not installed any more; `mainstay client remove cursor` forgets it
-        `github` there is not ours, so our server `github` has no entry; rename or delete it, then `mainstay client add cursor`
-        `time` was changed by hand (url); `mainstay client add cursor` sets it right
-        `web` was taken out by hand and stays out; `mainstay client add cursor` puts it back
-        `fs` should be there and is not; it is added when its server is ready (`mainstay why fs`); if that is so, `mainstay client add cursor` adds it
-        `docs` is taken out, and added again when its server is ready; see `mainstay why docs`
+        it was added, but is no longer installed; `mainstay client remove cursor` removes it
+        the file has an entry `github` of yours, so the server `github` is not added; rename or delete that entry, then run `mainstay client add cursor`
+        `time` was changed by hand (url); `mainstay client add cursor` restores it
+        `web` was removed by hand and is not added again; `mainstay client add cursor` adds it again
+        `fs` is not in the file yet; it is added when the server is ready (see `mainstay why fs`); if it is, `mainstay client add cursor` adds it
+        `docs` is removed until its server is ready; see `mainstay why docs`
         ");
     }
 
@@ -209,7 +208,7 @@ pub(crate) mod tests {
         let missing = ["a", "b"].map(|name| entry(name, EntryStanding::Missing));
         let mut zed = client("zed", missing.into());
         zed.problem = Some("/home/me/.zed/mcp.json is read-only; it was left as it is".to_owned());
-        insta::assert_snapshot!(told(&zed), @"/home/me/.zed/mcp.json is read-only; it was left as it is; correct that; it is tried again within a minute, and at once with `mainstay client add zed`");
+        insta::assert_snapshot!(told(&zed), @"/home/me/.zed/mcp.json is read-only; it was left as it is; fix this; Mainstay tries again within a minute, or at once with `mainstay client add zed`");
     }
 
     #[test]
@@ -217,7 +216,7 @@ pub(crate) mod tests {
         let away = || vec![entry("time", EntryStanding::Away)];
         let zed = client("zed", vec![entry("web", EntryStanding::Withdrawn)]);
         let clients = [client("cursor", away()), zed, client("kiro", away())];
-        let found = flaws_of_all(&clients);
+        let found = problems_of_all(&clients);
         let ids: Vec<&[&str]> = found.iter().map(|(ids, _)| ids.as_slice()).collect();
         assert_eq!(ids, [["cursor", "kiro"].as_slice(), &["zed"]]);
     }
@@ -225,8 +224,8 @@ pub(crate) mod tests {
     #[test]
     fn the_file_of_a_client_that_nobody_chose_may_stay_as_it_is() {
         let mut cursor = client("cursor", vec![entry("yours", EntryStanding::Foreign)]);
-        assert_eq!(flaws(&cursor), []);
+        assert_eq!(problems(&cursor), []);
         cursor.problem = Some("it is no JSON".to_owned());
-        assert!(!flaws(&cursor)[0].help.contains("mainstay client add"));
+        assert!(!problems(&cursor)[0].help.contains("mainstay client add"));
     }
 }

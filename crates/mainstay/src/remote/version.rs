@@ -19,7 +19,7 @@ static TOLD: Once = Once::new();
 
 /// Says on stderr that the daemon's version is not ours, unless it was said before or the request is
 /// about to settle it.
-pub(super) fn tell(hello: &Hello, request: &Request) {
+pub(super) fn warn(hello: &Hello, request: &Request) {
     if matches!(request, Request::Reload { .. } | Request::Shutdown { .. }) {
         return;
     }
@@ -53,15 +53,14 @@ fn notice(ours: &str, theirs: &str, who: Program) -> Option<String> {
     if ours == theirs {
         return None;
     }
-    let reload = "`mainstay daemon reload` brings it to the program on disk";
+    let reload = "`mainstay daemon reload` updates the daemon";
     let notice = match (order(ours, theirs), who) {
         (Some(Ordering::Less), Program::Command) => format!(
-            "this program is version {ours}, older than the daemon ({theirs}); \
-             use the program that the daemon came from"
+            "this program is version {ours}, older than the daemon ({theirs}); use the program of the daemon"
         ),
         (Some(Ordering::Less), Program::Connect) => format!(
             "this program is version {ours}, older than the daemon ({theirs}); \
-             its client gets the newer one when it starts it again"
+             its client uses the newer version after its next start"
         ),
         (Some(Ordering::Greater), Program::Command | Program::Connect) => {
             format!("the daemon is version {theirs}, older than this program ({ours}); {reload}")
@@ -94,14 +93,13 @@ mod tests {
         check("0.1.0", "0.1.0", P::Command, None);
         for who in [P::Command, P::Connect] {
             let expected = "the daemon is version 0.9.0, older than this program (0.10.0); \
-                            `mainstay daemon reload` brings it to the program on disk";
+                            `mainstay daemon reload` updates the daemon";
             check("0.10.0", "0.9.0", who, Some(expected));
         }
-        let expected = "this program is version 0.1.0-rc.1, older than the daemon (0.1.0); \
-                        use the program that the daemon came from";
+        let expected = "this program is version 0.1.0-rc.1, older than the daemon (0.1.0); use the program of the daemon";
         check("0.1.0-rc.1", "0.1.0", P::Command, Some(expected));
         let expected = "this program is version 0.1.0, older than the daemon (1.0.0); \
-                        its client gets the newer one when it starts it again";
+                        its client uses the newer version after its next start";
         check("0.1.0", "1.0.0", P::Connect, Some(expected));
     }
 
@@ -110,7 +108,7 @@ mod tests {
         for theirs in ["0.1.0+local", "trunk", ""] {
             let expected = format!(
                 "the daemon is version {theirs}, this program 0.1.0; \
-                 `mainstay daemon reload` brings it to the program on disk"
+                 `mainstay daemon reload` updates the daemon"
             );
             check("0.1.0", theirs, Program::Command, Some(&expected));
         }
