@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use mainstay_api::ServerInfo;
 use mainstay_core::{Exit, OnStop, RestartPolicy, RunId, ServerSpec, Status, Wanted};
 use mainstay_engine::{Engine, RemoteEngine};
-use mainstay_proxy::Hub;
+use mainstay_proxy::Server;
 use mainstay_testkit::fake_engine::{Delay, FakeEngine, Manner};
 use mainstay_testkit::samples::{key, spec};
 use tempfile::TempDir;
@@ -33,7 +33,7 @@ struct World {
     news: JoinHandle<()>,
     store: Store,
     event_log: EventLog,
-    hub: Arc<Hub>,
+    server: Server,
     dir: TempDir,
 }
 
@@ -69,14 +69,14 @@ impl World {
         };
         let (sessions, kept) =
             SessionStore::open(&dir.path().join("sessions.db"), &dir.path().join("streams"), 1);
-        let gateway = Gateway::new(
+        let (gateway, _requests) = Gateway::new(
             event_log.clone(),
             Arc::new(sessions),
             kept,
             mainstay_proxy::SessionIds::new(&[0; 32], 0),
         );
-        let hub = gateway.hub(&stored.spec);
-        let audience = Audience::Everybody(Arc::clone(&hub));
+        let server = gateway.add(&stored.spec);
+        let audience = Audience::Everybody(server.clone());
         let (driver, handle) = Driver::new(context, audience, stored, inherited);
         let (mut coming, inbox) = (engine.watch(), handle.inbox.clone());
         let news = tokio::spawn(async move {
@@ -85,7 +85,7 @@ impl World {
             }
         });
         let driver = tokio::spawn(driver.run());
-        Self { engine, handle, driver, news, store, event_log, hub, dir }
+        Self { engine, handle, driver, news, store, event_log, server, dir }
     }
 
     async fn send(&self, message: Message) {

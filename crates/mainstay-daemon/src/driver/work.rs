@@ -1,6 +1,5 @@
 //! What a driver has done for it: starts, ends and sessions. Each reports back when it is done.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;

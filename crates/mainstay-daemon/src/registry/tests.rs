@@ -5,8 +5,6 @@ mod session_runs;
 
 use mainstay_core::{Cause, ContainerSpec, Status, Workload};
 use mainstay_engine::{Engine, RemoteEngine};
-use mainstay_proxy::Availability;
-use mainstay_proxy::front::Core as _;
 use mainstay_testkit::fake_engine::{FakeEngine, HOST};
 use mainstay_testkit::samples::{key, spec};
 use serde_json::json;
@@ -45,7 +43,7 @@ impl World {
         let event_log = EventLog::open(&dir.path().join("events.db")).unwrap();
         let (sessions, kept) =
             SessionStore::open(&dir.path().join("sessions.db"), &dir.path().join("streams"), 1);
-        let gateway = Gateway::new(
+        let (gateway, requests) = Gateway::new(
             event_log.clone(),
             Arc::new(sessions),
             kept,
@@ -69,7 +67,7 @@ impl World {
             boot: "this boot".into(),
         };
         let registry = Registry::new(context, gateway.clone(), HashMap::new());
-        gateway.provide_from(&registry);
+        registry.handle_requests(requests);
         let (mut coming, told) = (engine.watch(), registry.clone());
         let news = tokio::spawn(async move {
             while let Ok(news) = coming.recv().await {
@@ -141,13 +139,12 @@ async fn a_server_that_somebody_removed_is_let_go_of_with_the_runs_of_single_ses
         .remove(0);
     world.runs(&name).await;
     let session = "0123456789abcdef";
-    let mut told = world.registry.isolate(&name, session).unwrap();
-    let up = |availability: &Availability| matches!(availability, Availability::Up(_));
-    drop(timeout(LIMIT, told.wait_for(up)).await.unwrap().unwrap());
+    world.registry.isolate(&name, session);
+    let own = isolated_name(&name, session);
+    let mut view = world.registry.isolated()[&own].handle.view.clone();
+    drop(timeout(LIMIT, view.wait_for(|shown| shown.session.is_some())).await.unwrap().unwrap());
 
     world.engine.end_by(&key("time", 1), Cause::Removed);
-    let removed = |availability: &Availability| matches!(availability, Availability::Removed);
-    drop(timeout(LIMIT, told.wait_for(removed)).await.unwrap().unwrap());
     let driven = async {
         while !world.registry.everything().is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;

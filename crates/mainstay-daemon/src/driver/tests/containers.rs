@@ -1,7 +1,7 @@
 //! Servers in containers, and what others do to those and to their engine.
 
 use mainstay_core::{Cause, ContainerSpec, Workload};
-use mainstay_proxy::{Local, Run};
+use mainstay_proxy::{AttachedRun, Local};
 use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
@@ -41,7 +41,7 @@ impl World {
 
     /// A user of the server, without an MCP client.
     async fn user(&self) -> Local {
-        self.hub.local(&crate::gateway::identity()).await.unwrap()
+        self.server.local(&crate::gateway::identity()).await.unwrap()
     }
 
     async fn events(&self) -> Vec<String> {
@@ -55,12 +55,12 @@ impl World {
         assert_eq!(ending, Ending::Forgotten(RunId::new(last)));
         assert_eq!(self.store.load().unwrap(), []);
         assert!(self.engine.forgotten().iter().any(|server| server.as_str() == "time"));
-        let refused = self.hub.local(&crate::gateway::identity()).await.unwrap_err();
+        let refused = self.server.local(&crate::gateway::identity()).await.unwrap_err();
         assert!(refused.to_string().contains("removed"), "{refused}");
     }
 }
 
-/// A request that is with the hub.
+/// A request that is with the server.
 fn asks(mut user: Local) -> JoinHandle<(Local, bool)> {
     tokio::spawn(async move {
         let answered = user.ask("time/now", None).await.is_ok();
@@ -68,8 +68,8 @@ fn asks(mut user: Local) -> JoinHandle<(Local, bool)> {
     })
 }
 
-fn run(shown: &Snapshot) -> Arc<Run> {
-    Arc::clone(&shown.session.as_ref().unwrap().run)
+fn run(shown: &Snapshot) -> AttachedRun {
+    shown.session.as_ref().unwrap().run.clone()
 }
 
 #[tokio::test(start_paused = true)]
@@ -92,7 +92,7 @@ async fn a_restart_by_someone_is_adopted_while_the_server_is_up() {
     let user = world.user().await;
     world.engine.restart_by_someone(&key("time", 1));
     let after = world.speaks(2).await;
-    assert!(!Arc::ptr_eq(&run(&before), &run(&after)));
+    assert!(!Arc::ptr_eq(&run(&before).run, &run(&after).run));
     assert_eq!((after.pid, after.container.as_deref()), (Some(1002), Some("time-container")));
     let info = after.info();
     assert_eq!((info.restarts, info.last_exit.unwrap().cause.as_str()), (0, "restarted"));
@@ -181,7 +181,7 @@ async fn a_pause_holds_requests_and_keeps_the_session() {
     assert!(!asked.is_finished());
     world.engine.unpause(&key("time", 1));
     assert!(asked.await.unwrap().1);
-    assert!(Arc::ptr_eq(&run(&before), &run(&world.speaks(1).await)));
+    assert!(Arc::ptr_eq(&run(&before).run, &run(&world.speaks(1).await).run));
 }
 
 #[tokio::test(start_paused = true)]
@@ -200,7 +200,7 @@ async fn a_run_that_lives_through_an_outage_keeps_its_session() {
     world.engine.come_back();
     assert!(asked.await.unwrap().1);
     let after = world.speaks(1).await;
-    assert!(Arc::ptr_eq(&run(&before), &run(&after)));
+    assert!(Arc::ptr_eq(&run(&before).run, &run(&after).run));
     assert_eq!((after.info().restarts, world.engine.starts().len()), (0, 1));
     assert_eq!(world.events().await[3..], ["engine-away", "engine-back", "request"]);
 }
@@ -233,7 +233,7 @@ async fn a_session_that_an_outage_cuts_is_taken_up_again() {
     sleep(MOMENT).await;
     world.engine.come_back();
     let other = |shown: &Snapshot| {
-        shown.session.as_ref().is_some_and(|session| !Arc::ptr_eq(&session.run, &run(&before)))
+        shown.session.as_ref().is_some_and(|session| !Arc::ptr_eq(&session.run.run, &run(&before).run))
     };
     world.until(other).await;
     sleep(MOMENT).await;

@@ -3,10 +3,8 @@
 use mainstay_api::{EventRecord, Which};
 use mainstay_core::{Exit, ProxySettings};
 use mainstay_engine::RunKey;
-use mainstay_proxy::Session;
+use mainstay_proxy::{Arrival, Session};
 use mainstay_proxy::frame::Parsed;
-use mainstay_proxy::front::Session as _;
-use mainstay_proxy::stream::Stream;
 
 use super::*;
 use crate::state::event_log::Part;
@@ -37,14 +35,27 @@ impl World {
             json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": info});
         let message = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params});
         let message = Parsed::read(message.to_string().into()).unwrap();
-        timeout(LIMIT, session.request(message, Stream::new())).await.unwrap();
+        let mut answer = session.request(message, Arrival::New);
+        assert!(timeout(LIMIT, answer.next()).await.unwrap().unwrap().is_answer);
         let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
-        session.post(Parsed::read(initialized.to_string().into()).unwrap());
+        session.post(&Parsed::read(initialized.to_string().into()).unwrap());
         let own = isolated_name(name, session.id());
-        let mut told = self.registry.isolated()[&own].availability.clone();
-        let up = |availability: &Availability| matches!(availability, Availability::Up(_));
-        drop(timeout(LIMIT, told.wait_for(up)).await.unwrap().unwrap());
+        self.own_run_is_up(&own).await;
         (session, key(own.as_str(), 1))
+    }
+
+    /// Waits until the run of this name is up.
+    async fn own_run_is_up(&self, own: &ServerName) {
+        let is_up = async {
+            loop {
+                let view = self.registry.isolated().get(own).map(|it| it.handle.view.clone());
+                if view.is_some_and(|view| view.borrow().session.is_some()) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(LIMIT, is_up).await.unwrap();
     }
 
     /// Ends a session as its client does.
@@ -208,13 +219,19 @@ async fn the_run_of_a_session_is_paused_and_followed_by_another_one() {
     let name = described.unwrap().remove(0);
     world.runs(&name).await;
     let session = world.registry.shared.gateway.servers.open(name.as_str()).unwrap();
-    let id = mainstay_proxy::front::Session::id(&session);
-    let up = |availability: &Availability| matches!(availability, Availability::Up(_));
+    let id = session.id();
     let own = isolated_name(&name, id);
     for run in 1..=2 {
         // The second is wanted while the first is being ended.
-        let mut told = world.registry.isolate(&name, id).unwrap();
-        drop(timeout(LIMIT, told.wait_for(up)).await.unwrap().unwrap());
+        world.registry.isolate(&name, id);
+        if run > 1 {
+            // The first one shows as up until it has ended.
+            let is_ending = || world.registry.isolated().get(&own).is_none_or(|it| it.is_ending);
+            while is_ending() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+        world.own_run_is_up(&own).await;
         assert_eq!(world.engine.starts().last().unwrap().0, key(own.as_str(), run));
         world.registry.stop_session_run(&name, id);
     }

@@ -6,6 +6,8 @@ use bytes::Bytes;
 use mainstay_proxy::UpstreamRecord;
 use rusqlite::Connection;
 
+use mainstay_proxy::SessionStore as _;
+
 use super::*;
 use crate::state::files::beside;
 
