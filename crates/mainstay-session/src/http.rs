@@ -77,6 +77,11 @@ impl UpstreamSession {
     pub fn generation(&self) -> u64 {
         self.record.run
     }
+
+    /// The server's id for it, if it gave one.
+    pub fn id(&self) -> Option<&str> {
+        self.record.id.as_deref()
+    }
 }
 
 /// The link to a run.

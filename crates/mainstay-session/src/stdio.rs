@@ -154,6 +154,11 @@ impl Stdio {
         self.lines
     }
 
+    /// The number of requests and messages that are with the server, or wait until it reads.
+    pub(crate) fn load(&self) -> usize {
+        self.pending.len() + self.queue.len()
+    }
+
     /// Whether another daemon would receive no line that was received here.
     pub(crate) fn is_confirmed(&self) -> bool {
         self.undelivered.is_empty()
