@@ -135,6 +135,8 @@ impl Server {
         let session = match (owner, &callers[..]) {
             (Owner::Session(session), _) => session,
             (Owner::EndedSession, _) => return None,
+            // Only commands of the user have used it.
+            (Owner::Shared, []) if self.settings.isolate => return None,
             (Owner::Shared, []) => self.only_session(now)?,
             (Owner::Shared, [(first, _), rest @ ..]) => {
                 rest.iter().all(|(session, _)| session == first).then_some(*first)?
