@@ -351,15 +351,10 @@ impl Server {
     }
 
     /// A queued call is given up.
-    pub(crate) fn unqueue(&mut self, link: LinkKey, call: &Call) {
-        let stream = call.stream;
-        let calls = &self.calls;
-        let Some(stdio) = self.links.get_mut(link).and_then(Link::as_stdio_mut) else { return };
-        // The call itself is not in the table now.
-        stdio.queue.retain(|queued| match queued {
-            Queued::Call(key) => calls.get(*key).is_some_and(|other| other.stream != stream),
-            Queued::Notification(_) | Queued::Own(_) => true,
-        });
+    pub(crate) fn unqueue(&mut self, link: LinkKey, call: CallKey) {
+        if let Some(stdio) = self.stdio(link) {
+            stdio.queue.retain(|queued| !matches!(queued, Queued::Call(key) if *key == call));
+        }
     }
 
     /// Tells the server that nobody waits for a request any more, if it is still open.
