@@ -407,15 +407,28 @@ impl Server {
 
     /// Takes a line that an earlier daemon may have received: only answers to open requests count.
     pub(crate) fn receive_past(&mut self, now: Instant, key: LinkKey, line: &Bytes) {
+        if let Some(newline) = memchr::memchr(b'\n', line) {
+            if let Cut::Answer(id) = cut::read(&line[..newline], &line[newline + 1..])
+                && let Some(pending) = self.stdio(key).and_then(|stdio| stdio.pending.remove(&id))
+            {
+                self.settle(now, key, pending, Reply::TooLong);
+            }
+            return;
+        }
         let parts = match line.first() {
             Some(b'[') => frame::split(line).into_iter().map(|part| line.slice_ref(part)).collect(),
             _ => vec![line.clone()],
         };
-        for message in parts.into_iter().filter_map(|part| Parsed::read(part).ok()) {
-            if matches!(message.kind(), Kind::Result | Kind::Error)
-                && let Some(pending) = self.take_pending(key, &message)
-            {
-                self.settle(now, key, pending, Reply::Answer(message));
+        for part in parts {
+            let (pending, reply) = match Parsed::read(part.clone()) {
+                Ok(message) if matches!(message.kind(), Kind::Result | Kind::Error) => {
+                    (self.take_pending(key, &message), Reply::Answer(message))
+                }
+                Ok(_) => continue,
+                Err(_) => (self.take_invalid(key, &part), Reply::NotJson),
+            };
+            if let Some(pending) = pending {
+                self.settle(now, key, pending, reply);
             }
         }
     }

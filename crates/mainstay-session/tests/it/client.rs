@@ -346,7 +346,6 @@ impl World {
         }
         it.seen = it.items.last().map_or(0, |(number, _)| *number);
         it.lost_at = Some(self.now);
-        it.answered_at = None;
         for call in it.calls.clone() {
             if self.calls[call].is_answered && !self.responses[response].items.iter().any(|(_, text)| is_answer(text)) {
                 self.calls[call].is_answered = false;
@@ -403,10 +402,16 @@ impl World {
             Found::Over | Found::Gone(_) => {
                 let it = &self.responses[response];
                 let count = self.responses.iter().filter(|other| other.client == client).count();
-                let is_known = !it.may_be_gone && count <= 16 && away < 29_900;
+                let is_kept = match it.answered_at {
+                    Some(at) => self.now < at + 59_900,
+                    None => away < 29_900,
+                };
+                let is_known = it.has_id && !it.may_be_gone && count <= 16 && is_kept;
                 let is_open = it.calls.iter().any(|call| self.calls[*call].is_open());
                 assert!(!is_known || !is_open, "{:?} is not known after {away} ms", self.calls[it.calls[0]].key);
-                let can_resend = self.clients[client].form == Form::Connect && it.may_be_gone && it.calls.len() == 1;
+                let is_unknown = it.may_be_gone || !it.has_id;
+                let is_single = it.calls.len() == 1;
+                let can_resend = self.clients[client].form == Form::Connect && is_unknown && is_single;
                 if !can_resend {
                     return self.give_up(response);
                 }
@@ -414,9 +419,9 @@ impl World {
                 let arrival = Arrival::Repeated { was_asked: self.was_asked(response) };
                 let it = &mut self.responses[response];
                 it.resent += 1;
-                it.begun = now_of(self.now);
+                it.begun = self.now;
                 (it.is_committed, it.has_id, it.event, it.seen) = (false, false, None, 0);
-                (it.may_be_gone, it.is_lossy) = (false, true);
+                (it.may_be_gone, it.is_lossy, it.answered_at) = (false, true, None);
                 it.items.clear();
                 it.ever.clear();
                 let Some(server) = self.server() else { return };
@@ -563,7 +568,7 @@ impl World {
         if !is_answer {
             return self.receive_message(client, Some(response), text);
         }
-        it.answered_at = Some(self.now);
+        it.answered_at.get_or_insert(self.now);
         let parts = match text.first() {
             Some(b'[') => mainstay_mcp::frame::split(text),
             _ => vec![&text[..]],
@@ -660,10 +665,6 @@ impl World {
     pub(crate) fn call_of(&self, key: &str) -> usize {
         self.calls.iter().position(|call| call.key == key).unwrap_or_else(|| panic!("no call {key}"))
     }
-}
-
-fn now_of(now: u64) -> u64 {
-    now
 }
 
 fn is_answer(text: &Bytes) -> bool {

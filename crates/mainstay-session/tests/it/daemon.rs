@@ -37,7 +37,7 @@ impl World {
         match action {
             Action::SendLine(link, line) => {
                 if let Some(run) = self.daemons[daemon].links.get(&link).copied() {
-                    self.after(1, Event::Line { run, line });
+                    self.after(1, Event::Line { daemon, run, line });
                 }
             }
             Action::ConfirmLines(link, count) => {
@@ -111,8 +111,13 @@ impl World {
             }
         }
         for record in records {
-            let is_known = server.recover(now, record, is_reload);
-            assert!(is_known, "a stream without a session");
+            let session = record.key.session.to_string();
+            let is_request = record.request.is_some();
+            if !server.recover(now, record, is_reload) {
+                // Its session was not on disk yet.
+                assert!(!is_request && !is_reload, "a request without a session");
+                self.store.state().streams.retain(|(it, _), _| *it != session);
+            }
         }
         self.daemons.push(Daemon {
             server: Some(server),
@@ -242,6 +247,8 @@ impl World {
         self.runs[run].is_alive = false;
         self.fail_http_of(run);
         let written = if exact { self.runs[run].written } else { u64::MAX };
+        // What it wrote before arrives first.
+        let delay = delay + 2;
         if let Some((daemon, link, _)) = self.runs[run].link {
             self.after(delay, Event::Ended { daemon, link, written });
             self.after(delay + 100, Event::Detach { daemon, link });
@@ -349,6 +356,10 @@ impl World {
 
     /// Notes which responses the next daemon need not know.
     fn note_durable(&mut self) {
+        // It does not know that a connection was interrupted, and waits for answers that were lost with it.
+        for execution in self.executions.iter().filter(|execution| execution.is_muted) {
+            self.calls[execution.call].is_given_up = true;
+        }
         for response in 0..self.responses.len() {
             let is_journaled = self.is_journaled(&self.responses[response]);
             self.responses[response].may_be_gone |= !is_journaled;
@@ -356,7 +367,7 @@ impl World {
     }
 
     pub(crate) fn try_reload(&mut self, until: u64) {
-        let Some(current) = self.current else { return };
+        let Some(current) = self.current.filter(|_| !self.is_removed) else { return };
         let Some(server) = self.daemons[current].server.as_ref() else { return };
         let is_ready = server.is_settled() && !server.is_bound() && !self.store.state().is_stalled;
         if !is_ready && self.now < until {
@@ -379,7 +390,10 @@ impl World {
         let Some(server) = self.daemons[current].server.as_mut() else { return };
         let relayed = server.relayed_calls();
         server.freeze();
+        let unclaimed = self.store.state().records().into_iter().filter(Server::can_be_relayed);
+        let mut unclaimed: Vec<_> = unclaimed.map(|record| record.key).collect();
         for (session, call) in relayed {
+            unclaimed.retain(|key| (&key.session, key.number) != (&session, call.number));
             let key = mainstay_session::StreamKey { session, number: call.number };
             self.daemons[current].readers.insert(call.stream, Reader::Relay { key, turn: call.turn });
             self.wake(current, call.stream);
@@ -413,6 +427,10 @@ impl World {
             }
         }
         self.start_daemon(false, true);
+        for key in unclaimed {
+            self.relay(&key, RelayNews::Lost);
+            self.settle();
+        }
         for response in passed_on {
             self.pass_on(response);
             self.settle();

@@ -53,7 +53,7 @@ impl World {
         match what {
             HttpOperation::Open { generation, .. } => {
                 self.runs[run].next_id += 1;
-                let id = format!("u{}", self.runs[run].next_id);
+                let id = format!("u{generation}.{}", self.runs[run].next_id);
                 self.runs[run].http_sessions.insert(id.clone());
                 let hello = Hello::read(raw(HELLO), Some(id.clone())).expect("it is a hello");
                 let record =

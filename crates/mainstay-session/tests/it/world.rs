@@ -20,7 +20,7 @@ use crate::store::Store;
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A line of a daemon arrives at a run.
-    Line { run: usize, line: Bytes },
+    Line { daemon: usize, run: usize, line: Bytes },
     /// A line of a run arrives at a daemon.
     Deliver { daemon: usize, link: LinkKey, run: usize, index: usize },
     Confirm { daemon: usize, link: LinkKey, count: u64 },
@@ -190,7 +190,7 @@ impl World {
             }
             self.settle();
         }
-        self.now = until;
+        self.now = self.now.max(until);
     }
 
     /// Executes actions until there are none.
@@ -216,7 +216,12 @@ impl World {
     fn handle(&mut self, event: Event) {
         let now = self.instant();
         match event {
-            Event::Line { run, line } => self.line_arrives(run, line),
+            Event::Line { daemon, run, line } => {
+                // The lines of a daemon end when another one is connected.
+                if self.runs[run].link.is_some_and(|(at, ..)| at == daemon) {
+                    self.line_arrives(run, line);
+                }
+            }
             Event::Deliver { daemon, link, run, index } => {
                 let line = self.runs[run].out[index].clone();
                 if let Some(server) = self.daemons[daemon].server.as_mut()
