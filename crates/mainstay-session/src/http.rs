@@ -686,7 +686,7 @@ impl Server {
         let answer = if request.method() == Some(&Method::Ping) {
             Some(frame::empty_result(id))
         } else {
-            let refusal = self.ask_client(session, generation, request, stream);
+            let refusal = self.ask_client(session, generation, request, stream, true);
             refusal.map(|why| frame::error(id, frame::METHOD_NOT_FOUND, why))
         };
         let is_relayed = stream

@@ -2,6 +2,7 @@
 
 use crate::links::Link;
 use crate::server::Server;
+use crate::stdio::Stdio;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
@@ -30,7 +31,7 @@ impl Server {
             streams: self.streams.len(),
             links: self.links.len(),
             operations: self.operations.len(),
-            at_stdio: self.links.values().filter_map(Link::as_stdio).map(|it| it.load()).sum(),
+            at_stdio: self.links.values().filter_map(Link::as_stdio).map(Stdio::load).sum(),
             held: self.held,
             open: self.open,
             open_bytes: self.open_bytes,
