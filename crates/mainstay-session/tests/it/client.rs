@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use mainstay_mcp::frame::{Kind as MessageKind, Method as McpMethod, Parsed};
 use mainstay_mcp::version::ProtocolVersion;
-use mainstay_session::{Arrival, Commit, Found, Peek, Read, RelayNews, SessionKey, Start, StreamRef};
+use mainstay_session::{
+    Arrival, Commit, Found, Peek, Read, RelayNews, SessionKey, Start, StreamRef,
+};
 
 use crate::model::{Call, Client, ClientState, Response};
 use crate::script::{CallSpec, End, Form, Kind, Method};
@@ -44,10 +46,17 @@ impl World {
             general: std::collections::BTreeMap::new(),
             general_seen: 0,
             next_call: 0,
+            heard: std::collections::BTreeMap::new(),
         });
         let client = self.clients.len() - 1;
-        let spec =
-            CallSpec { method: Method::Ping, takes: 0, progress: 0, asks: false, logs: false, end: End::Answer };
+        let spec = CallSpec {
+            method: Method::Ping,
+            takes: 0,
+            progress: 0,
+            asks: false,
+            logs: false,
+            end: End::Answer,
+        };
         self.send(client, &[spec], key, true, false);
     }
 
@@ -56,7 +65,8 @@ impl World {
         if it.state != ClientState::Ready {
             return;
         }
-        let is_batch = is_batch && it.version == ProtocolVersion::V2025_03_26 && it.form != Form::Local;
+        let is_batch =
+            is_batch && it.version == ProtocolVersion::V2025_03_26 && it.form != Form::Local;
         let Some(key) = self.session(client) else { return };
         self.send(client, if is_batch { specs } else { &specs[..1] }, key, false, is_batch);
     }
@@ -80,20 +90,30 @@ impl World {
         let key = self.server()?.loaded(now, &id, record, None);
         if key.is_none() {
             let is_connect = self.clients[client].form == Form::Connect;
-            assert!(is_connect || self.clients[client].state == ClientState::Opening, "session {id} is not known");
+            assert!(
+                is_connect || self.clients[client].state == ClientState::Opening,
+                "session {id} is not known"
+            );
             self.end_client(client);
         }
         key
     }
 
-    fn end_client(&mut self, client: usize) {
+    pub(crate) fn end_client(&mut self, client: usize) {
         self.clients[client].state = ClientState::Over;
         for call in self.calls.iter_mut().filter(|call| call.client == client) {
             call.is_given_up = true;
         }
     }
 
-    fn send(&mut self, client: usize, specs: &[CallSpec], key: SessionKey, is_initialize: bool, is_batch: bool) {
+    fn send(
+        &mut self,
+        client: usize,
+        specs: &[CallSpec],
+        key: SessionKey,
+        is_initialize: bool,
+        is_batch: bool,
+    ) {
         let now = self.instant();
         let response = self.responses.len();
         let mut calls = Vec::new();
@@ -121,6 +141,7 @@ impl World {
                 interruptions: 0,
                 answers: 0,
                 is_given_up: false,
+                interacted_at: None,
                 is_answered: false,
             });
         }
@@ -172,7 +193,11 @@ impl World {
                 let news = match server.read(stream, turn) {
                     Read::Item(item) => {
                         let text = text_of(&item.message).to_owned();
-                        if item.is_answer { RelayNews::Answered(text) } else { RelayNews::Said(item.number, text) }
+                        if item.is_answer {
+                            RelayNews::Answered(text)
+                        } else {
+                            RelayNews::Said(item.number, text)
+                        }
                     }
                     Read::Wait => return,
                     Read::End => {
@@ -264,7 +289,8 @@ impl World {
         let is_events = matches!(client.form, Form::Events | Form::Connect);
         let is_primed = is_events && client.version == ProtocolVersion::V2025_11_25;
         let journal_at = if has_message { now } else { self.at(it.begun + COMMIT) };
-        let commit = Commit { is_events, is_repeated: self.calls[it.calls[0]].is_initialize, journal_at };
+        let commit =
+            Commit { is_events, is_repeated: self.calls[it.calls[0]].is_initialize, journal_at };
         let Some(server) = self.daemons[daemon].server.as_mut() else { return };
         let event = server.commit(now, stream, commit);
         if is_primed {
@@ -306,7 +332,9 @@ impl World {
         let Some(server) = self.server() else { return };
         match server.find(key, &event.at(seen)) {
             Found::Request(stream, start) => {
-                let Some((turn, position)) = server.attach_reader(now, stream, start) else { return };
+                let Some((turn, position)) = server.attach_reader(now, stream, start) else {
+                    return;
+                };
                 assert!(position >= seen, "the reader begins before what was sent");
                 self.read_response(response, current, stream, turn);
             }
@@ -314,21 +342,47 @@ impl World {
         }
     }
 
+    /// The next daemon repeats an `initialize` whose connection was passed on to it.
+    pub(crate) fn repeat_initialize(&mut self, response: usize) {
+        let now = self.instant();
+        let Some(current) = self.current else { return };
+        let it = &mut self.responses[response];
+        (it.is_committed, it.has_id, it.event, it.seen, it.begun) =
+            (false, false, None, 0, self.now);
+        it.ever.clear();
+        it.items.clear();
+        let message = Parsed::read(it.message.clone()).expect("it is a request");
+        let id = self.clients[it.client].session.clone();
+        let Some(server) = self.server() else { return };
+        let key = server.open_as(now, &id).expect("there is room");
+        let (stream, turn) = server.request(now, key, message, Arrival::New);
+        self.read_response(response, current, stream, turn);
+        self.commit(response, true);
+    }
+
     /// Whether a later daemon knows the stream of a response.
     pub(crate) fn is_journaled(&self, response: &Response) -> bool {
         let Some(event) = &response.event else { return false };
         let event = event.to_string();
-        let number = u64::from_str_radix(&event[..16], 16).expect("it begins with the number of the stream");
-        self.store.state().streams.contains_key(&(self.clients[response.client].session.clone(), number))
+        let number =
+            u64::from_str_radix(&event[..16], 16).expect("it begins with the number of the stream");
+        self.store
+            .state()
+            .streams
+            .contains_key(&(self.clients[response.client].session.clone(), number))
     }
 
     /// A client loses a connection on its way.
     pub(crate) fn leave(&mut self, client: usize, lost: u8) {
         let now = self.instant();
         let mine = |(_, it): &(usize, &Response)| {
-            it.client == client && it.lost_at.is_none() && (it.reader.is_some() || (it.has_id && lost > 0))
+            it.client == client
+                && it.lost_at.is_none()
+                && (it.reader.is_some() || (it.has_id && lost > 0))
         };
-        let Some(response) = self.responses.iter().enumerate().rev().find(mine).map(|(index, _)| index) else {
+        let Some(response) =
+            self.responses.iter().enumerate().rev().find(mine).map(|(index, _)| index)
+        else {
             return;
         };
         if let Some((daemon, stream, turn)) = self.responses[response].reader.take() {
@@ -347,7 +401,9 @@ impl World {
         it.seen = it.items.last().map_or(0, |(number, _)| *number);
         it.lost_at = Some(self.now);
         for call in it.calls.clone() {
-            if self.calls[call].is_answered && !self.responses[response].items.iter().any(|(_, text)| is_answer(text)) {
+            if self.calls[call].is_answered
+                && !self.responses[response].items.iter().any(|(_, text)| is_answer(text))
+            {
                 self.calls[call].is_answered = false;
                 self.calls[call].answers -= 1;
             }
@@ -363,7 +419,9 @@ impl World {
         let mut lost: Vec<_> = (0..self.responses.len()).collect();
         lost.retain(|response| {
             let it = &self.responses[*response];
-            it.client == client && it.lost_at.is_some() && it.calls.iter().any(|call| self.calls[*call].is_open())
+            it.client == client
+                && it.lost_at.is_some()
+                && it.calls.iter().any(|call| self.calls[*call].is_open())
         });
         if !is_all {
             lost = lost.pop().into_iter().collect();
@@ -392,9 +450,13 @@ impl World {
         };
         match found {
             Found::Request(stream, start) => {
-                let attached = self.server().and_then(|server| server.attach_reader(now, stream, start));
+                let attached =
+                    self.server().and_then(|server| server.attach_reader(now, stream, start));
                 let Some((turn, position)) = attached else { return };
-                assert!(position >= self.responses[response].seen, "the reader begins before what was seen");
+                assert!(
+                    position >= self.responses[response].seen,
+                    "the reader begins before what was seen"
+                );
                 self.responses[response].is_committed = true;
                 self.read_response(response, current, stream, turn);
             }
@@ -408,10 +470,15 @@ impl World {
                 };
                 let is_known = it.has_id && !it.may_be_gone && count <= 16 && is_kept;
                 let is_open = it.calls.iter().any(|call| self.calls[*call].is_open());
-                assert!(!is_known || !is_open, "{:?} is not known after {away} ms", self.calls[it.calls[0]].key);
+                assert!(
+                    !is_known || !is_open,
+                    "{:?} is not known after {away} ms",
+                    self.calls[it.calls[0]].key
+                );
                 let is_unknown = it.may_be_gone || !it.has_id;
                 let is_single = it.calls.len() == 1;
-                let can_resend = self.clients[client].form == Form::Connect && is_unknown && is_single;
+                let can_resend =
+                    self.clients[client].form == Form::Connect && is_unknown && is_single;
                 if !can_resend {
                     return self.give_up(response);
                 }
@@ -448,7 +515,8 @@ impl World {
         }
         let Some(key) = self.session(client) else { return };
         let it = &self.clients[client];
-        let (is_connect, seen, event) = (it.form == Form::Connect, it.general_seen, it.general_event.clone());
+        let (is_connect, seen, event) =
+            (it.form == Form::Connect, it.general_seen, it.general_event.clone());
         let Some(server) = self.server() else { return };
         let start = match event {
             Some(event) => match server.find(key, &event.at(seen)) {
@@ -472,10 +540,12 @@ impl World {
         let Some(current) = self.current else { return };
         let readers = &mut self.daemons[current].readers;
         let mine = |(_, reader): &(&StreamRef, &Reader)| matches!(reader, Reader::General { client: it, .. } if *it == client);
-        let Some((stream, turn)) = readers.iter().find(mine).and_then(|(stream, reader)| match reader {
-            Reader::General { turn, .. } => Some((*stream, *turn)),
-            _ => None,
-        }) else {
+        let Some((stream, turn)) =
+            readers.iter().find(mine).and_then(|(stream, reader)| match reader {
+                Reader::General { turn, .. } => Some((*stream, *turn)),
+                _ => None,
+            })
+        else {
             return;
         };
         readers.remove(&stream);
@@ -485,7 +555,8 @@ impl World {
         let it = &mut self.clients[client];
         it.wants_to_listen = false;
         for _ in 0..lost {
-            it.general_seen = it.general.range(..it.general_seen).next_back().map_or(0, |(number, _)| *number);
+            it.general_seen =
+                it.general.range(..it.general_seen).next_back().map_or(0, |(number, _)| *number);
         }
     }
 
@@ -495,7 +566,10 @@ impl World {
             match server.read(stream, turn) {
                 Read::Item(item) => {
                     let it = &mut self.clients[client];
-                    assert!(item.number > it.general_seen, "the order of the general stream is not kept");
+                    assert!(
+                        item.number > it.general_seen,
+                        "the order of the general stream is not kept"
+                    );
                     it.general_seen = item.number;
                     it.general.insert(item.number, item.message.clone());
                     self.receive_message(client, None, &item.message);
@@ -522,8 +596,9 @@ impl World {
         let call = open[usize::from(which) % open.len()];
         self.calls[call].is_given_up = true;
         let id = &self.calls[call].id;
-        let text =
-            format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#);
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#
+        );
         self.post(client, text);
     }
 
@@ -578,7 +653,8 @@ impl World {
             let answer = Parsed::read(Bytes::copy_from_slice(part)).expect("answers are JSON");
             let id = answer.id().map(|id| id.get().to_owned()).unwrap_or_default();
             let call = calls.iter().copied().find(|call| self.calls[*call].id == id);
-            let call = call.unwrap_or_else(|| panic!("the answer {:?} has a wrong id", text_of(text)));
+            let call =
+                call.unwrap_or_else(|| panic!("the answer {:?} has a wrong id", text_of(text)));
             self.answered(response, call, &answer);
         }
     }
@@ -603,7 +679,8 @@ impl World {
         }
         if is_initialize {
             let is_open = answer.result().is_some() && (!self.is_removed || self.is_local(client));
-            self.clients[client].state = if is_open { ClientState::Ready } else { ClientState::Over };
+            self.clients[client].state =
+                if is_open { ClientState::Ready } else { ClientState::Over };
             if is_open {
                 let text = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
                 self.after(1, Event::ClientReply { client, text: text.to_owned() });
@@ -625,17 +702,21 @@ impl World {
         let message = Parsed::read(text.clone()).expect("messages are JSON");
         let text = text_of(text);
         if message.method() == Some(&McpMethod::Progress) {
-            let Some(token) = tag(text, "\"progressToken\":\"").filter(|token| token.starts_with('k')) else {
+            let Some(token) =
+                tag(text, "\"progressToken\":\"").filter(|token| token.starts_with('k'))
+            else {
                 panic!("progress without a token of ours: {text}");
             };
             let call = self.call_of(token);
             assert_eq!(self.calls[call].client, client, "progress of another session: {text}");
             if let Some(response) = response {
                 assert_eq!(self.calls[call].response, response, "progress of another call: {text}");
-                let (_, earlier) = self.responses[response].items.split_last().expect("it was just added");
+                let (_, earlier) =
+                    self.responses[response].items.split_last().expect("it was just added");
                 let token = format!("\"progressToken\":\"{token}\"");
                 let highest = earlier.iter().filter(|(_, it)| text_of(it).contains(&token));
-                let highest = highest.filter_map(|(_, it)| progress_of(text_of(it))).max().unwrap_or(0);
+                let highest =
+                    highest.filter_map(|(_, it)| progress_of(text_of(it))).max().unwrap_or(0);
                 assert!(progress_of(text) > Some(highest), "progress falls from {highest}: {text}");
             }
             return;
@@ -653,17 +734,47 @@ impl World {
             let is_certain = is_certain && self.responses[call.response].lost_at.is_none();
             assert!(call.client == client || !is_certain, "client {client} got {text}");
         }
+        if let Some(number) = tag(text, "\"number\":\"").and_then(|number| number.parse().ok()) {
+            self.heard(client, response, number);
+        }
         if message.kind() == MessageKind::Request
             && let Some(id) = message.id()
         {
             let key = tag(text, "\"key\":\"").unwrap_or_default();
-            let text = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{"key":"{key}"}}}}"#, id.get());
+            let text =
+                format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{"key":"{key}"}}}}"#, id.get());
             self.after(5, Event::ClientReply { client, text });
         }
     }
 
+    /// A client gets a message of this number, in a response or in the general stream. What was not confirmed to a
+    /// daemon that was killed may come twice.
+    fn heard(&mut self, client: usize, response: Option<usize>, number: u64) {
+        if self.daemons.len() > 1 {
+            return;
+        }
+        let at = match response {
+            Some(response) => self.responses[response].seen,
+            None => self.clients[client].general_seen,
+        };
+        let is_stdio = self.script.kind != Kind::Http;
+        let it = &mut self.clients[client];
+        let place = *it.heard.entry(number).or_insert((response, at));
+        assert_eq!(place, (response, at), "message {number} came twice");
+        // Those of JSON responses are moved to the general stream, at another time.
+        if is_stdio && it.form != Form::Json {
+            let earlier = it.heard.iter().filter(|(_, (other, _))| *other == response);
+            let mut others = earlier.filter(|(other, _)| **other != number);
+            let is_ordered = others.all(|(other, (_, place))| (*other < number) == (*place < at));
+            assert!(is_ordered, "message {number} is not in order");
+        }
+    }
+
     pub(crate) fn call_of(&self, key: &str) -> usize {
-        self.calls.iter().position(|call| call.key == key).unwrap_or_else(|| panic!("no call {key}"))
+        self.calls
+            .iter()
+            .position(|call| call.key == key)
+            .unwrap_or_else(|| panic!("no call {key}"))
     }
 }
 
@@ -698,7 +809,8 @@ fn request(id: &str, key: &str, client: usize, spec: &CallSpec) -> String {
         Method::Level => ("logging/setLevel", r#""level":"debug","#.to_owned()),
         Method::Ping => ("ping", String::new()),
     };
-    let token = if spec.progress > 0 { format!(r#","progressToken":"{key}""#) } else { String::new() };
+    let token =
+        if spec.progress > 0 { format!(r#","progressToken":"{key}""#) } else { String::new() };
     format!(
         r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{{params}"_meta":{{"key":"{key}"{token}}}}}}}"#
     )

@@ -7,8 +7,8 @@ use std::time::Duration;
 use mainstay_core::Interruption;
 use mainstay_mcp::upstream::Identity;
 use mainstay_session::{
-    Action, Availability, Config, LinkKey, LinkTarget, OperationKey, Reason, RelayNews, RunInfo, Server, SessionClock,
-    SessionIds, Settings, StreamRef,
+    Action, Availability, Config, LinkKey, LinkTarget, OperationKey, Reason, RelayNews, RunInfo,
+    Server, SessionClock, SessionIds, Settings, StreamRef,
 };
 
 use crate::model::{ClientState, Run, Slot};
@@ -104,7 +104,8 @@ impl World {
         };
         for record in sessions {
             let own = self.slots.get(&Some(record.id.clone()));
-            let has_own_run = own.and_then(|slot| slot.run).is_some_and(|run| self.runs[run].is_alive);
+            let has_own_run =
+                own.and_then(|slot| slot.run).is_some_and(|run| self.runs[run].is_alive);
             let has_streams = records.iter().any(|it| *it.key.session == *record.id);
             if !is_lazy || has_own_run || has_streams {
                 server.restore(now, record, has_own_run.then(|| coming(None)));
@@ -177,7 +178,8 @@ impl World {
         daemon.attachments += 1;
         let epoch = u32::try_from(current).expect("there are few") * 16 + (daemon.attachments & 15);
         let target = if self.script.kind == Kind::Http {
-            LinkTarget::Http
+            // A server that runs elsewhere has a past that is not known.
+            if has_past { LinkTarget::Remote } else { LinkTarget::Http }
         } else {
             let written = run.written + run.kept.len() as u64;
             let past = (has_past && run.hello.is_some()).then(|| run.out.clone());
@@ -214,7 +216,9 @@ impl World {
         let session = self.runs[index].session.clone();
         match result {
             Ok(run) => {
-                if !self.runs[index].is_alive || self.slots.get(&session).is_none_or(|it| it.run != Some(index)) {
+                if !self.runs[index].is_alive
+                    || self.slots.get(&session).is_none_or(|it| it.run != Some(index))
+                {
                     return;
                 }
                 self.runs[index].hello = Some((*run.hello).clone());
@@ -242,7 +246,13 @@ impl World {
     }
 
     /// A run exits. The daemon notices after `delay`, and starts the next one after `backoff`.
-    pub(crate) fn kill_run(&mut self, session: Option<String>, exact: bool, delay: u64, backoff: u64) {
+    pub(crate) fn kill_run(
+        &mut self,
+        session: Option<String>,
+        exact: bool,
+        delay: u64,
+        backoff: u64,
+    ) {
         let Some(run) = self.live_run(&session) else { return };
         self.runs[run].is_alive = false;
         self.fail_http_of(run);
@@ -269,11 +279,16 @@ impl World {
         let due = Some(self.at(down_until)).filter(|_| down_until > self.now);
         // The lines may end before the exit is known, or after it.
         let is_early = written % 2 == 0;
-        if is_stdio && is_early && let Some(server) = self.daemons[daemon].server.as_mut() {
+        if is_stdio
+            && is_early
+            && let Some(server) = self.daemons[daemon].server.as_mut()
+        {
             server.close_stdio(now, link, written);
             self.settle();
         }
-        if self.current == Some(daemon) && self.slots.get(&session).is_some_and(|slot| slot.run == Some(run)) {
+        if self.current == Some(daemon)
+            && self.slots.get(&session).is_some_and(|slot| slot.run == Some(run))
+        {
             self.report(&session, coming(due));
             self.settle();
         }
@@ -291,7 +306,9 @@ impl World {
     }
 
     pub(crate) fn interrupt(&mut self, loses_lines: bool) {
-        let Some(run) = self.live_run(&None).filter(|_| self.script.kind != Kind::Http) else { return };
+        let Some(run) = self.live_run(&None).filter(|_| self.script.kind != Kind::Http) else {
+            return;
+        };
         let Some((daemon, link, _)) = self.runs[run].link else { return };
         let now = self.instant();
         self.was_interrupted = true;
@@ -322,7 +339,7 @@ impl World {
         for client in 0..self.clients.len() {
             let is_opening = self.clients[client].state == ClientState::Opening;
             if is_opening || self.is_local(client) {
-                self.clients[client].state = ClientState::Over;
+                self.end_client(client);
             }
         }
         for response in 0..self.responses.len() {
@@ -395,7 +412,9 @@ impl World {
         for (session, call) in relayed {
             unclaimed.retain(|key| (&key.session, key.number) != (&session, call.number));
             let key = mainstay_session::StreamKey { session, number: call.number };
-            self.daemons[current].readers.insert(call.stream, Reader::Relay { key, turn: call.turn });
+            self.daemons[current]
+                .readers
+                .insert(call.stream, Reader::Relay { key, turn: call.turn });
             self.wake(current, call.stream);
         }
         self.after(40_000, Event::EndOld { daemon: current });
@@ -409,26 +428,35 @@ impl World {
             slot.is_up = false;
         }
         // Connections are passed on if their streams are in the journal.
-        let mut passed_on = Vec::new();
+        let (mut passed_on, mut repeated) = (Vec::new(), Vec::new());
         for response in 0..self.responses.len() {
             if self.responses[response].reader.take().is_none() {
                 continue;
             }
-            if self.is_journaled(&self.responses[response]) {
+            let it = &self.responses[response];
+            if self.calls[it.calls[0]].is_initialize && it.is_committed && !self.is_local(it.client)
+            {
+                repeated.push(response);
+            } else if self.is_journaled(it) {
                 passed_on.push(response);
             } else {
                 self.lose_connection(response, true);
             }
         }
         for client in 0..self.clients.len() {
-            let client = &mut self.clients[client];
-            if client.state == ClientState::Opening || client.form == Form::Local {
-                client.state = ClientState::Over;
+            let is_repeated = repeated.iter().any(|it| self.responses[*it].client == client);
+            let is_opening = self.clients[client].state == ClientState::Opening;
+            if self.is_local(client) || (is_opening && !is_repeated) {
+                self.end_client(client);
             }
         }
         self.start_daemon(false, true);
         for key in unclaimed {
             self.relay(&key, RelayNews::Lost);
+            self.settle();
+        }
+        for response in repeated {
+            self.repeat_initialize(response);
             self.settle();
         }
         for response in passed_on {

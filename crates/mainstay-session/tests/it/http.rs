@@ -31,19 +31,25 @@ impl World {
         link: LinkKey,
         what: HttpOperation,
     ) {
-        if self.daemons[daemon].server.is_none() || self.daemons[daemon].aborted.contains(&operation) {
+        if self.daemons[daemon].server.is_none()
+            || self.daemons[daemon].aborted.contains(&operation)
+        {
             return;
         }
-        let run = self.daemons[daemon].links.get(&link).copied().filter(|run| self.runs[*run].is_alive);
+        let run =
+            self.daemons[daemon].links.get(&link).copied().filter(|run| self.runs[*run].is_alive);
         let done = |outcome| Event::HttpDone { daemon, operation, outcome };
         let Some(run) = run else {
             let outcome = match what {
                 HttpOperation::Notify { .. } | HttpOperation::Delete { .. } => HttpOutcome::Done,
                 HttpOperation::Listen { .. } => HttpOutcome::ListenFailed,
                 HttpOperation::Request { .. } => HttpOutcome::Failed(HttpFailure::Unsent),
-                HttpOperation::Open { .. } | HttpOperation::Ask { .. } => HttpOutcome::Failed(HttpFailure::Unusable(
-                    UpstreamError::Closed { method: "initialize".to_owned(), sent: false },
-                )),
+                HttpOperation::Open { .. } | HttpOperation::Ask { .. } => {
+                    HttpOutcome::Failed(HttpFailure::Unusable(UpstreamError::Closed {
+                        method: "initialize".to_owned(),
+                        sent: false,
+                    }))
+                }
             };
             return self.after(1, done(outcome));
         };
@@ -56,8 +62,11 @@ impl World {
                 let id = format!("u{generation}.{}", self.runs[run].next_id);
                 self.runs[run].http_sessions.insert(id.clone());
                 let hello = Hello::read(raw(HELLO), Some(id.clone())).expect("it is a hello");
-                let record =
-                    UpstreamRecord { run: generation, id: Some(id), version: hello.protocol_version.clone() };
+                let record = UpstreamRecord {
+                    run: generation,
+                    id: Some(id),
+                    version: hello.protocol_version.clone(),
+                };
                 let session = UpstreamSession::resume(record).expect("it fits a header");
                 let takes = self.runs[run].next_id % 3 * 4;
                 self.after(takes, done(HttpOutcome::Opened(Arc::new(session), hello)));
@@ -90,7 +99,8 @@ impl World {
                 }
                 let id = session.id().unwrap_or_default().to_owned();
                 if self.runs[run].listeners.contains_key(&id) {
-                    let outcome = HttpOutcome::ListenRefused { status: 409, is_session_lost: false };
+                    let outcome =
+                        HttpOutcome::ListenRefused { status: 409, is_session_lost: false };
                     return self.after(1, done(outcome));
                 }
                 self.runs[run].listeners.insert(id, (daemon, operation));
@@ -113,7 +123,9 @@ impl World {
     ) {
         let answer = match end {
             End::Error => {
-                format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32000,"message":"done {key}"}}}}"#)
+                format!(
+                    r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32000,"message":"done {key}"}}}}"#
+                )
             }
             _ => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#),
         };
@@ -155,7 +167,9 @@ impl World {
         let aborted = &self.daemons[current].aborted;
         self.runs[run].listeners.retain(|_, (_, operation)| !aborted.contains(operation));
         let record = self.store.state().session(&session).and_then(|record| record.upstream?.id);
-        let Some((daemon, operation)) = record.and_then(|id| self.runs[run].listeners.get(&id).copied()) else {
+        let Some((daemon, operation)) =
+            record.and_then(|id| self.runs[run].listeners.get(&id).copied())
+        else {
             return;
         };
         self.after(1, Event::HttpMessage { daemon, operation, text: text.into() });

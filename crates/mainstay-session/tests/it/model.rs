@@ -30,6 +30,8 @@ pub(crate) struct Client {
     pub(crate) general: BTreeMap<u64, Bytes>,
     pub(crate) general_seen: u64,
     pub(crate) next_call: usize,
+    /// The numbers of messages that it got, and where: in a response or in the general stream, under which number.
+    pub(crate) heard: BTreeMap<u64, (Option<usize>, u64)>,
 }
 
 /// A request of a client, over all its attempts.
@@ -46,7 +48,8 @@ pub(crate) struct Call {
     pub(crate) interruptions: u32,
     pub(crate) answers: u32,
     pub(crate) is_given_up: bool,
-    /// Progress in the response, newest last.
+    /// When the server got an answer of the client on its account.
+    pub(crate) interacted_at: Option<u64>,
     pub(crate) is_answered: bool,
 }
 
@@ -108,7 +111,10 @@ pub(crate) struct Execution {
 pub(crate) enum Reply {
     /// The id of the request there, as JSON.
     Line(String),
-    Http { daemon: usize, operation: OperationKey },
+    Http {
+        daemon: usize,
+        operation: OperationKey,
+    },
 }
 
 /// What a server waits for: the answer of a client about a call, or about nothing.

@@ -44,35 +44,82 @@ pub(crate) struct Step {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum What {
     /// A client initializes a session.
-    Open { version: u8, form: Form, listens: bool },
-    Call { client: u8, call: CallSpec },
+    Open {
+        version: u8,
+        form: Form,
+        listens: bool,
+    },
+    Call {
+        client: u8,
+        call: CallSpec,
+    },
     /// Two calls in a batch, if the client's version has them.
-    Batch { client: u8, calls: [CallSpec; 2] },
+    Batch {
+        client: u8,
+        calls: [CallSpec; 2],
+    },
     /// A client loses the connection of a request, and with it the last messages.
-    Leave { client: u8, lost: u8 },
+    Leave {
+        client: u8,
+        lost: u8,
+    },
     /// A client continues a request whose connection it has lost.
-    Resume { client: u8 },
+    Resume {
+        client: u8,
+    },
     /// A client loses the connection over which it listens, and with it the last messages.
-    Unlisten { client: u8, lost: u8 },
-    Listen { client: u8 },
-    Cancel { client: u8, which: u8 },
-    Close { client: u8 },
-    RootsChanged { client: u8 },
+    Unlisten {
+        client: u8,
+        lost: u8,
+    },
+    Listen {
+        client: u8,
+    },
+    Cancel {
+        client: u8,
+        which: u8,
+    },
+    Close {
+        client: u8,
+    },
+    RootsChanged {
+        client: u8,
+    },
     /// The shared run ends. Lines that have arrived may not be read; `exact` if the number of written lines is known.
-    Die { exact: bool, delay: u8, backoff: u16 },
+    Die {
+        exact: bool,
+        delay: u8,
+        backoff: u16,
+    },
     /// The own run of a session ends.
-    DieOwn { client: u8 },
+    DieOwn {
+        client: u8,
+    },
     /// There is no run for so many ms.
-    Down { ms: u16 },
-    StopReading { ms: u16 },
-    Interrupt { loses_lines: bool },
+    Down {
+        ms: u16,
+    },
+    StopReading {
+        ms: u16,
+    },
+    Interrupt {
+        loses_lines: bool,
+    },
     /// The server sends something outside of calls.
-    Say { client: u8, said: Said },
+    Say {
+        client: u8,
+        said: Said,
+    },
     /// An HTTP server forgets its sessions.
     Forget,
     /// The disk does not respond for so many ms.
-    Stall { ms: u16 },
-    Kill { down: u16, is_lazy: bool },
+    Stall {
+        ms: u16,
+    },
+    Kill {
+        down: u16,
+        is_lazy: bool,
+    },
     Reload,
     Sweep,
 }
@@ -144,8 +191,19 @@ impl CallSpec {
     fn random(rng: &mut Rng) -> Self {
         use Method as M;
         let method = rng.pick(&[
-            M::Read, M::Read, M::Write, M::Write, M::Write, M::Replayed, M::Prompt, M::Vendor, M::List,
-            M::Subscribe, M::Unsubscribe, M::Level, M::Ping,
+            M::Read,
+            M::Read,
+            M::Write,
+            M::Write,
+            M::Write,
+            M::Replayed,
+            M::Prompt,
+            M::Vendor,
+            M::List,
+            M::Subscribe,
+            M::Unsubscribe,
+            M::Level,
+            M::Ping,
         ]);
         let end = match rng.below(16) {
             0 => End::Twice,
@@ -197,7 +255,14 @@ fn pause(rng: &mut Rng) -> u64 {
 }
 
 fn open(rng: &mut Rng) -> Step {
-    let form = rng.pick(&[Form::Events, Form::Events, Form::Events, Form::Json, Form::Connect, Form::Local]);
+    let form = rng.pick(&[
+        Form::Events,
+        Form::Events,
+        Form::Events,
+        Form::Json,
+        Form::Connect,
+        Form::Local,
+    ]);
     let what = What::Open { version: rng.byte(4), form, listens: rng.one_in(2) };
     Step { after: pause(rng), what }
 }
@@ -215,18 +280,31 @@ fn random_step(rng: &mut Rng, kind: Kind, has_daemons: bool) -> Step {
         64..=67 => What::Cancel { client, which: rng.byte(8) },
         68..=69 => What::Close { client },
         70 => What::RootsChanged { client },
-        71..=75 => What::Die { exact: !rng.one_in(4), delay: rng.byte(80), backoff: rng.pick(&[0, 10, 500, 3000]) },
+        71..=75 => What::Die {
+            exact: !rng.one_in(4),
+            delay: rng.byte(80),
+            backoff: rng.pick(&[0, 10, 500, 3000]),
+        },
         76 if kind == Kind::Isolated => What::DieOwn { client },
         76 | 77 => What::Down { ms: rng.pick(&[100, 4000, 20_000]) },
         78 | 79 if kind == Kind::Http => What::Forget,
         78 => What::StopReading { ms: rng.pick(&[50, 1000, 9000]) },
         79 => What::Interrupt { loses_lines: rng.one_in(2) },
         80..=85 => {
-            let said = rng.pick(&[Said::Log, Said::ListChanged, Said::Updated, Said::Invalid, Said::Ping, Said::Ask]);
+            let said = rng.pick(&[
+                Said::Log,
+                Said::ListChanged,
+                Said::Updated,
+                Said::Invalid,
+                Said::Ping,
+                Said::Ask,
+            ]);
             What::Say { client, said }
         }
         86 => What::Sweep,
-        87..=93 if has_daemons => What::Kill { down: rng.pick(&[0, 20, 1000, 8000]), is_lazy: rng.one_in(3) },
+        87..=93 if has_daemons => {
+            What::Kill { down: rng.pick(&[0, 20, 1000, 8000]), is_lazy: rng.one_in(3) }
+        }
         94..=97 if has_daemons => What::Reload,
         98 if has_daemons => What::Stall { ms: rng.pick(&[20, 400, 5000]) },
         _ => What::Call { client, call: CallSpec::random(rng) },

@@ -48,7 +48,11 @@ impl World {
         }
         let now = self.instant();
         if let Some((daemon, link, _)) = self.runs[run].link {
-            while self.daemons[daemon].server.as_mut().is_some_and(|server| server.link_writable(now, link)) {}
+            while self.daemons[daemon]
+                .server
+                .as_mut()
+                .is_some_and(|server| server.link_writable(now, link))
+            {}
             self.settle();
         }
     }
@@ -78,11 +82,18 @@ impl World {
                     // Asked by a run before, or answered again after a redelivery.
                     return;
                 };
-                if let (Some(key), Some(execution)) = (tag(text_of(message.text()), "\"key\":\""), asked) {
+                if let (Some(key), Some(execution)) =
+                    (tag(text_of(message.text()), "\"key\":\""), asked)
+                {
                     let call = self.executions[execution].call;
                     assert_eq!(key, self.calls[call].key, "a client answered something else");
                 }
                 if let Some(execution) = asked {
+                    // An error is an answer of Mainstay.
+                    if message.kind() == MessageKind::Result {
+                        let call = self.executions[execution].call;
+                        self.calls[call].interacted_at.get_or_insert(self.now);
+                    }
                     self.executions[execution].awaits_client = false;
                 }
             }
@@ -107,12 +118,16 @@ impl World {
     }
 
     pub(crate) fn result_for(&self, method: &str, has_cursor: bool) -> String {
-        const READ: &str = r#"{"name":"read","inputSchema":{},"annotations":{"readOnlyHint":true}}"#;
-        const REST: &str = r#"{"name":"write","inputSchema":{}},{"name":"replayed","inputSchema":{}}"#;
+        const READ: &str =
+            r#"{"name":"read","inputSchema":{},"annotations":{"readOnlyHint":true}}"#;
+        const REST: &str =
+            r#"{"name":"write","inputSchema":{}},{"name":"replayed","inputSchema":{}}"#;
         match method {
             "initialize" => HELLO.to_owned(),
             "tools/list" if has_cursor => format!(r#"{{"tools":[{REST}]}}"#),
-            "tools/list" if self.script.has_pages => format!(r#"{{"tools":[{READ}],"nextCursor":"2"}}"#),
+            "tools/list" if self.script.has_pages => {
+                format!(r#"{{"tools":[{READ}],"nextCursor":"2"}}"#)
+            }
             "tools/list" => format!(r#"{{"tools":[{READ},{REST}]}}"#),
             "prompts/list" => r#"{"prompts":[]}"#.to_owned(),
             "resources/list" => r#"{"resources":[]}"#.to_owned(),
@@ -138,8 +153,13 @@ impl World {
             it.spec.method,
             it.executions
         );
+        // What the client has answered cannot be answered again on its behalf.
+        let is_late = it.interacted_at.is_some_and(|at| self.now > at + 1);
+        let is_again = is_late && self.daemons.len() == 1;
+        assert!(!is_again, "{} was executed again after its client was asked", it.key);
         let spec = it.spec;
-        let token = message.progress_token().ok().flatten().map(|place| message.get(place).to_owned());
+        let token =
+            message.progress_token().ok().flatten().map(|place| message.get(place).to_owned());
         let started = self.now;
         self.executions.push(Execution {
             run,
@@ -185,9 +205,12 @@ impl World {
                     r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":{token},"progress":{said}}}}}"#
                 ));
             }
-            ExecutionStep::Log => self.reply(execution, format!(
-                r#"{{"jsonrpc":"2.0","method":"notifications/message","params":{{"level":"error","data":{{"key":"{key}"}}}}}}"#
-            )),
+            ExecutionStep::Log => {
+                let number = self.next_number();
+                self.reply(execution, format!(
+                    r#"{{"jsonrpc":"2.0","method":"notifications/message","params":{{"level":"error","data":{{"key":"{key}","number":"{number}"}}}}}}"#
+                ));
+            }
             ExecutionStep::Ask => {
                 let id = self.ask(run, Some(execution));
                 self.executions[execution].awaits_client = true;
@@ -197,6 +220,12 @@ impl World {
             }
             ExecutionStep::End => self.end_execution(execution),
         }
+    }
+
+    /// Messages are numbered over all servers and sessions.
+    fn next_number(&mut self) -> u64 {
+        self.messages += 1;
+        self.messages
     }
 
     fn ask(&mut self, run: usize, execution: Option<usize>) -> u64 {
@@ -226,7 +255,9 @@ impl World {
         let result = match spec.method {
             Method::List => self.result_for("tools/list", false),
             Method::Read | Method::Write | Method::Replayed if spec.progress > 0 => {
-                format!(r#"{{"content":[{{"type":"text","text":"done {key}"}},{{"type":"text","text":"after {said}"}}]}}"#)
+                format!(
+                    r#"{{"content":[{{"type":"text","text":"done {key}"}},{{"type":"text","text":"after {said}"}}]}}"#
+                )
             }
             _ => format!(r#"{{"content":[{{"type":"text","text":"done {key}"}}]}}"#),
         };
@@ -236,7 +267,9 @@ impl World {
         match self.executions[execution].reply.clone() {
             Reply::Line(id) => {
                 let answer = match spec.end {
-                    End::Error => format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32000,"message":"done {key}"}}}}"#),
+                    End::Error => format!(
+                        r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32000,"message":"done {key}"}}}}"#
+                    ),
                     End::Invalid => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"#),
                     _ => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#),
                 };
@@ -300,16 +333,24 @@ impl World {
         if self.runs[run].hello.is_none() {
             return;
         }
-        let owner = if self.script.kind == Kind::Shared || session.is_none() && self.script.kind == Kind::Isolated {
+        let owner = if self.script.kind == Kind::Shared
+            || session.is_none() && self.script.kind == Kind::Isolated
+        {
             String::new()
         } else {
             format!(r#""owner":"c{client}""#)
         };
         let text = match said {
-            Said::Log => format!(
-                r#"{{"jsonrpc":"2.0","method":"notifications/message","params":{{"level":"error","data":{{{owner}}}}}}}"#
-            ),
-            Said::ListChanged => r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#.to_owned(),
+            Said::Log => {
+                let number = self.next_number();
+                let owner = if owner.is_empty() { owner } else { format!("{owner},") };
+                format!(
+                    r#"{{"jsonrpc":"2.0","method":"notifications/message","params":{{"level":"error","data":{{{owner}"number":"{number}"}}}}}}"#
+                )
+            }
+            Said::ListChanged => {
+                r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#.to_owned()
+            }
             Said::Updated => format!(
                 r#"{{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{{"uri":"res:{client}"}}}}"#
             ),

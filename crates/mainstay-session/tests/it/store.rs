@@ -96,13 +96,17 @@ impl State {
             StreamNews::Sent(sent) => {
                 if let Some(kept) = self.streams.get_mut(&key) {
                     let is_same = kept.sent.is_some_and(|before| {
-                        before.generation == sent.generation && before.line.is_none() && sent.line.is_some()
+                        before.generation == sent.generation
+                            && before.line.is_none()
+                            && sent.line.is_some()
                     });
                     kept.attempts += u32::from(!is_same);
                     kept.sent = Some(sent);
                 }
             }
-            StreamNews::Said(number, text) => self.streams.entry(key).or_default().said.push((number, text)),
+            StreamNews::Said(number, text) => {
+                self.streams.entry(key).or_default().said.push((number, text))
+            }
             StreamNews::Answered(number, text) => {
                 if let Some(kept) = self.streams.get_mut(&key) {
                     kept.answer = Some((number, text));

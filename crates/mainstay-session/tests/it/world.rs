@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use mainstay_mcp::frame::Parsed;
 use mainstay_session::{
-    Availability, CallKey, HttpOperation, HttpOutcome, LinkKey, OperationKey, StreamKey, StreamRef, Usage,
+    Availability, CallKey, HttpOperation, HttpOutcome, LinkKey, OperationKey, StreamKey, StreamRef,
+    Usage,
 };
 
 use crate::daemon::Daemon;
@@ -20,28 +21,82 @@ use crate::store::Store;
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A line of a daemon arrives at a run.
-    Line { daemon: usize, run: usize, line: Bytes },
+    Line {
+        daemon: usize,
+        run: usize,
+        line: Bytes,
+    },
     /// A line of a run arrives at a daemon.
-    Deliver { daemon: usize, link: LinkKey, run: usize, index: usize },
-    Confirm { daemon: usize, link: LinkKey, count: u64 },
-    Execute { execution: usize, step: ExecutionStep },
-    ReadAgain { run: usize },
+    Deliver {
+        daemon: usize,
+        link: LinkKey,
+        run: usize,
+        index: usize,
+    },
+    Confirm {
+        daemon: usize,
+        link: LinkKey,
+        count: u64,
+    },
+    Execute {
+        execution: usize,
+        step: ExecutionStep,
+    },
+    ReadAgain {
+        run: usize,
+    },
     /// The daemon notices that a run has ended.
-    Ended { daemon: usize, link: LinkKey, written: u64 },
-    Detach { daemon: usize, link: LinkKey },
+    Ended {
+        daemon: usize,
+        link: LinkKey,
+        written: u64,
+    },
+    Detach {
+        daemon: usize,
+        link: LinkKey,
+    },
     /// The supervisor starts a run, of a session or the shared one, unless there is one.
-    Start { session: Option<String> },
-    Written { daemon: usize, call: CallKey },
+    Start {
+        session: Option<String>,
+    },
+    Written {
+        daemon: usize,
+        call: CallKey,
+    },
     /// The head of a response is due.
-    Commit { response: usize },
-    ClientReply { client: usize, text: String },
-    Http { daemon: usize, operation: OperationKey, link: LinkKey, what: HttpOperation },
-    HttpMessage { daemon: usize, operation: OperationKey, text: Bytes },
-    HttpDone { daemon: usize, operation: OperationKey, outcome: HttpOutcome },
-    StartDaemon { is_lazy: bool },
-    Reload { until: u64 },
+    Commit {
+        response: usize,
+    },
+    ClientReply {
+        client: usize,
+        text: String,
+    },
+    Http {
+        daemon: usize,
+        operation: OperationKey,
+        link: LinkKey,
+        what: HttpOperation,
+    },
+    HttpMessage {
+        daemon: usize,
+        operation: OperationKey,
+        text: Bytes,
+    },
+    HttpDone {
+        daemon: usize,
+        operation: OperationKey,
+        outcome: HttpOutcome,
+    },
+    StartDaemon {
+        is_lazy: bool,
+    },
+    Reload {
+        until: u64,
+    },
     Unstall,
-    EndOld { daemon: usize },
+    EndOld {
+        daemon: usize,
+    },
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -82,9 +137,15 @@ impl Ord for Queued {
 #[derive(Debug, Clone)]
 pub(crate) enum Reader {
     Response(usize),
-    General { client: usize, turn: u64 },
+    General {
+        client: usize,
+        turn: u64,
+    },
     /// The next daemon gets it.
-    Relay { key: StreamKey, turn: u64 },
+    Relay {
+        key: StreamKey,
+        turn: u64,
+    },
 }
 
 pub(crate) struct World {
@@ -106,6 +167,8 @@ pub(crate) struct World {
     pub(crate) is_ending: bool,
     pub(crate) was_interrupted: bool,
     pub(crate) is_removed: bool,
+    /// How many numbered messages servers have sent.
+    pub(crate) messages: u64,
     /// Streams whose readers are to be woken.
     woken: Vec<(usize, StreamRef)>,
 }
@@ -130,6 +193,7 @@ impl World {
             is_ending: false,
             was_interrupted: false,
             is_removed: false,
+            messages: 0,
             woken: Vec::new(),
         };
         world.slots.insert(None, Slot::default());
@@ -170,7 +234,8 @@ impl World {
         let mut at_once = 0;
         loop {
             let event = self.queue.peek().map(|Reverse(queued)| queued.at);
-            let deadlines = self.daemons.iter().filter_map(|daemon| daemon.server.as_ref()?.deadline());
+            let deadlines =
+                self.daemons.iter().filter_map(|daemon| daemon.server.as_ref()?.deadline());
             let deadline = deadlines.min().map(|at| {
                 let wait = at.saturating_duration_since(self.base);
                 u64::try_from(wait.as_micros().div_ceil(1000)).expect("scripts are short")
@@ -198,7 +263,9 @@ impl World {
         loop {
             let mut is_done = true;
             for daemon in 0..self.daemons.len() {
-                while let Some(action) = self.daemons[daemon].server.as_mut().and_then(|it| it.next_action()) {
+                while let Some(action) =
+                    self.daemons[daemon].server.as_mut().and_then(|it| it.next_action())
+                {
                     is_done = false;
                     self.act(daemon, action);
                 }
@@ -249,7 +316,9 @@ impl World {
             }
             Event::Commit { response } => self.commit_due(response),
             Event::ClientReply { client, text } => self.post(client, text),
-            Event::Http { daemon, operation, link, what } => self.http_arrives(daemon, operation, link, what),
+            Event::Http { daemon, operation, link, what } => {
+                self.http_arrives(daemon, operation, link, what)
+            }
             Event::HttpMessage { daemon, operation, text } => {
                 let message = Parsed::read(text).expect("the server writes JSON");
                 if let Some(server) = self.daemons[daemon].server.as_mut() {
