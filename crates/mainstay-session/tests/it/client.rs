@@ -1,28 +1,15 @@
-//! Clients, and the front that serves them.
+//! Clients: what they send, and how they come back.
 
 use bytes::Bytes;
-use mainstay_mcp::frame::{Kind as MessageKind, Method as McpMethod, Parsed};
+use mainstay_mcp::frame::{Kind as MessageKind, Parsed};
 use mainstay_mcp::version::ProtocolVersion;
-use mainstay_session::{
-    Arrival, Commit, Found, Peek, Read, RelayNews, SessionKey, Start, StreamRef,
-};
+use mainstay_session::{Arrival, Found, SessionKey, Start, StreamRef};
 
+use crate::front::COMMIT;
 use crate::model::{Call, Client, ClientState, Response};
-use crate::script::{CallSpec, End, Form, Kind, Method};
+use crate::received::is_answer;
+use crate::script::{CallSpec, End, Form, Method};
 use crate::world::{Event, Reader, World};
-
-/// After this time the head of a response is sent.
-const COMMIT: u64 = 150;
-
-/// What follows a text, up to a quotation mark.
-pub(crate) fn tag<'a>(text: &'a str, before: &str) -> Option<&'a str> {
-    let start = text.find(before)? + before.len();
-    text[start..].split('"').next()
-}
-
-fn text_of(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).expect("messages are UTF-8")
-}
 
 impl World {
     pub(crate) fn open(&mut self, version: u8, form: Form, listens: bool) {
@@ -106,7 +93,7 @@ impl World {
         }
     }
 
-    fn send(
+    pub(crate) fn send(
         &mut self,
         client: usize,
         specs: &[CallSpec],
@@ -122,11 +109,15 @@ impl World {
             self.clients[client].next_call += 1;
             let number = self.clients[client].next_call;
             let name = format!("k{client}.{number}");
-            let id = if number % 3 == 0 { format!("\"i{number}\"") } else { number.to_string() };
+            let id = if number.is_multiple_of(3) {
+                format!("\"i{number}\"")
+            } else {
+                number.to_string()
+            };
             let text = if is_initialize {
                 initialize(&id, self.clients[client].version)
             } else {
-                request(&id, &name, client, spec)
+                request(&id, &name, client, *spec)
             };
             messages.push(Parsed::read(text.into()).expect("it is a request"));
             calls.push(self.calls.len());
@@ -173,203 +164,6 @@ impl World {
         };
         self.read_response(response, current, stream, turn);
         self.after(COMMIT, Event::Commit { response });
-    }
-
-    fn read_response(&mut self, response: usize, daemon: usize, stream: StreamRef, turn: u64) {
-        self.responses[response].reader = Some((daemon, stream, turn));
-        self.responses[response].lost_at = None;
-        self.daemons[daemon].readers.insert(stream, Reader::Response(response));
-        self.wake(daemon, stream);
-    }
-
-    /// A stream may have something to read.
-    pub(crate) fn pump(&mut self, daemon: usize, stream: StreamRef) {
-        let Some(reader) = self.daemons[daemon].readers.get(&stream).cloned() else { return };
-        match reader {
-            Reader::Response(response) => self.pump_response(response, daemon, stream),
-            Reader::General { client, turn } => self.pump_general(client, daemon, stream, turn),
-            Reader::Relay { key, turn } => loop {
-                let Some(server) = self.daemons[daemon].server.as_mut() else { return };
-                let news = match server.read(stream, turn) {
-                    Read::Item(item) => {
-                        let text = text_of(&item.message).to_owned();
-                        if item.is_answer {
-                            RelayNews::Answered(text)
-                        } else {
-                            RelayNews::Said(item.number, text)
-                        }
-                    }
-                    Read::Wait => return,
-                    Read::End => {
-                        self.daemons[daemon].readers.remove(&stream);
-                        return self.relay(&key, RelayNews::Lost);
-                    }
-                };
-                let is_last = matches!(news, RelayNews::Answered(_));
-                self.relay(&key, news);
-                if is_last {
-                    self.daemons[daemon].readers.remove(&stream);
-                    return;
-                }
-            },
-        }
-    }
-
-    fn pump_response(&mut self, response: usize, daemon: usize, stream: StreamRef) {
-        let Some((_, at, turn)) = self.responses[response].reader else { return };
-        assert_eq!(at, stream);
-        let now = self.instant();
-        let client = self.responses[response].client;
-        let is_json = matches!(self.clients[client].form, Form::Json | Form::Local);
-        loop {
-            let Some(server) = self.daemons[daemon].server.as_mut() else { return };
-            if !self.responses[response].is_committed {
-                match server.peek(stream, turn) {
-                    Peek::Wait => return,
-                    Peek::Message => {
-                        self.commit(response, true);
-                        continue;
-                    }
-                    Peek::Answer(_) | Peek::End => {}
-                }
-            }
-            let Some(server) = self.daemons[daemon].server.as_mut() else { return };
-            match server.read(stream, turn) {
-                Read::Wait => return,
-                Read::Item(item) => {
-                    let is_committed = self.responses[response].is_committed;
-                    if is_committed && !is_json && !self.responses[response].has_id {
-                        self.responses[response].has_id = true;
-                        server.event_id_sent(stream);
-                    }
-                    if item.is_answer {
-                        server.reader_left(now, stream, turn);
-                        self.daemons[daemon].readers.remove(&stream);
-                        self.responses[response].reader = None;
-                    } else if is_json {
-                        self.responses[response].seen = item.number;
-                        if let Some(key) = self.session(client).filter(|_| !self.is_local(client))
-                            && let Some(server) = self.daemons[daemon].server.as_mut()
-                        {
-                            server.push_general(key, item.message);
-                        }
-                        continue;
-                    }
-                    self.receive(response, item.number, &item.message, item.is_answer);
-                    if item.is_answer {
-                        return;
-                    }
-                }
-                Read::End => {
-                    server.reader_left(now, stream, turn);
-                    self.daemons[daemon].readers.remove(&stream);
-                    self.responses[response].reader = None;
-                    // A client that cancelled gets no answer.
-                    return self.lose_connection(response, false);
-                }
-            }
-        }
-    }
-
-    pub(crate) fn commit_due(&mut self, response: usize) {
-        if let Some((daemon, stream, _)) = self.responses[response].reader
-            && !self.responses[response].is_committed
-            && self.now >= self.responses[response].begun + COMMIT
-        {
-            self.commit(response, false);
-            self.wake(daemon, stream);
-        }
-    }
-
-    fn commit(&mut self, response: usize, has_message: bool) {
-        let now = self.instant();
-        let Some((daemon, stream, _)) = self.responses[response].reader else { return };
-        let it = &self.responses[response];
-        let client = &self.clients[it.client];
-        let is_events = matches!(client.form, Form::Events | Form::Connect);
-        let is_primed = is_events && client.version == ProtocolVersion::V2025_11_25;
-        let journal_at = if has_message { now } else { self.at(it.begun + COMMIT) };
-        let commit =
-            Commit { is_events, is_repeated: self.calls[it.calls[0]].is_initialize, journal_at };
-        let Some(server) = self.daemons[daemon].server.as_mut() else { return };
-        let event = server.commit(now, stream, commit);
-        if is_primed {
-            server.event_id_sent(stream);
-        }
-        let it = &mut self.responses[response];
-        it.event = event;
-        (it.is_committed, it.has_id) = (true, is_primed);
-    }
-
-    /// A client has lost the connection of a response before its end.
-    pub(crate) fn lose_connection(&mut self, response: usize, is_killed: bool) {
-        let it = &mut self.responses[response];
-        let is_connect = self.clients[it.client].form == Form::Connect;
-        it.lost_at = Some(self.now);
-        let is_initialize = self.calls[it.calls[0]].is_initialize;
-        let can_resend = is_connect && is_killed && it.calls.len() == 1;
-        if (!it.has_id && !can_resend) || is_initialize {
-            self.give_up(response);
-        }
-    }
-
-    fn give_up(&mut self, response: usize) {
-        for call in self.responses[response].calls.clone() {
-            self.calls[call].is_given_up = true;
-            if self.calls[call].is_initialize && !self.calls[call].is_answered {
-                self.clients[self.calls[call].client].state = ClientState::Over;
-            }
-        }
-    }
-
-    /// The next daemon continues a response whose connection was passed on to it.
-    pub(crate) fn pass_on(&mut self, response: usize) {
-        let now = self.instant();
-        let it = &self.responses[response];
-        let (client, seen, event) = (it.client, it.seen, it.event.clone());
-        let (Some(event), Some(current)) = (event, self.current) else { return };
-        let Some(key) = self.session(client) else { return };
-        let Some(server) = self.server() else { return };
-        match server.find(key, &event.at(seen)) {
-            Found::Request(stream, start) => {
-                let Some((turn, position)) = server.attach_reader(now, stream, start) else {
-                    return;
-                };
-                assert!(position >= seen, "the reader begins before what was sent");
-                self.read_response(response, current, stream, turn);
-            }
-            found => panic!("the next daemon does not know {event:?}: {found:?}"),
-        }
-    }
-
-    /// The next daemon repeats an `initialize` whose connection was passed on to it.
-    pub(crate) fn repeat_initialize(&mut self, response: usize) {
-        let now = self.instant();
-        let Some(current) = self.current else { return };
-        let it = &mut self.responses[response];
-        (it.is_committed, it.has_id, it.event, it.seen, it.begun) =
-            (false, false, None, 0, self.now);
-        it.ever.clear();
-        it.items.clear();
-        let message = Parsed::read(it.message.clone()).expect("it is a request");
-        let id = self.clients[it.client].session.clone();
-        let Some(server) = self.server() else { return };
-        let key = server.open_as(now, &id).expect("there is room");
-        let (stream, turn) = server.request(now, key, message, Arrival::New);
-        self.read_response(response, current, stream, turn);
-        self.commit(response, true);
-    }
-
-    /// Whether a later daemon knows the stream of a response.
-    pub(crate) fn is_journaled(&self, response: &Response) -> bool {
-        let Some(event) = &response.event else { return false };
-        let event = event.to_string();
-        let number =
-            u64::from_str_radix(&event[..16], 16).expect("it begins with the number of the stream");
-        self.store
-            .state()
-            .streams
-            .contains_key(&(self.clients[response.client].session.clone(), number))
     }
 
     /// A client loses a connection on its way.
@@ -431,7 +225,7 @@ impl World {
         }
     }
 
-    fn resume_response(&mut self, client: usize, response: usize) {
+    pub(crate) fn resume_response(&mut self, client: usize, response: usize) {
         let now = self.instant();
         let Some(current) = self.current else { return };
         if self.is_removed {
@@ -499,7 +293,7 @@ impl World {
         }
     }
 
-    fn was_asked(&self, response: usize) -> bool {
+    pub(crate) fn was_asked(&self, response: usize) -> bool {
         let is_request = |text: &Bytes| {
             Parsed::read(text.clone()).is_ok_and(|message| message.kind() == MessageKind::Request)
         };
@@ -560,29 +354,6 @@ impl World {
         }
     }
 
-    fn pump_general(&mut self, client: usize, daemon: usize, stream: StreamRef, turn: u64) {
-        loop {
-            let Some(server) = self.daemons[daemon].server.as_mut() else { return };
-            match server.read(stream, turn) {
-                Read::Item(item) => {
-                    let it = &mut self.clients[client];
-                    assert!(
-                        item.number > it.general_seen,
-                        "the order of the general stream is not kept"
-                    );
-                    it.general_seen = item.number;
-                    it.general.insert(item.number, item.message.clone());
-                    self.receive_message(client, None, &item.message);
-                }
-                Read::Wait => return,
-                Read::End => {
-                    self.daemons[daemon].readers.remove(&stream);
-                    return;
-                }
-            }
-        }
-    }
-
     pub(crate) fn cancel(&mut self, client: usize, which: u8) {
         if self.clients[client].state != ClientState::Ready || self.current.is_none() {
             return;
@@ -630,164 +401,6 @@ impl World {
             server.post(now, key, &message);
         }
     }
-
-    /// A client gets a message of a response.
-    fn receive(&mut self, response: usize, number: u64, text: &Bytes, is_answer: bool) {
-        let it = &mut self.responses[response];
-        assert!(number > it.seen, "message {number} of a response came after {}", it.seen);
-        let before = it.ever.entry(number).or_insert_with(|| text.clone());
-        assert_eq!(before, text, "another message under the same number");
-        it.seen = number;
-        it.items.push((number, text.clone()));
-        let client = it.client;
-        if !is_answer {
-            return self.receive_message(client, Some(response), text);
-        }
-        it.answered_at.get_or_insert(self.now);
-        let parts = match text.first() {
-            Some(b'[') => mainstay_mcp::frame::split(text),
-            _ => vec![&text[..]],
-        };
-        let calls = self.responses[response].calls.clone();
-        for part in parts {
-            let answer = Parsed::read(Bytes::copy_from_slice(part)).expect("answers are JSON");
-            let id = answer.id().map(|id| id.get().to_owned()).unwrap_or_default();
-            let call = calls.iter().copied().find(|call| self.calls[*call].id == id);
-            let call =
-                call.unwrap_or_else(|| panic!("the answer {:?} has a wrong id", text_of(text)));
-            self.answered(response, call, &answer);
-        }
-    }
-
-    fn answered(&mut self, response: usize, call: usize, answer: &Parsed) {
-        let text = text_of(answer.text());
-        let it = &mut self.calls[call];
-        it.answers += 1;
-        it.is_answered = true;
-        assert_eq!(it.answers, 1, "{} is answered twice", it.key);
-        if let Some(key) = tag(text, "done ") {
-            assert_eq!(key, it.key, "the answer to another call");
-        }
-        let (client, is_initialize) = (it.client, it.is_initialize);
-        let is_events = matches!(self.clients[client].form, Form::Events | Form::Connect);
-        if let Some(said) = tag(text, "after ").and_then(|said| said.parse::<u32>().ok())
-            && is_events
-            && !self.responses[response].is_lossy
-        {
-            let seen = self.progress_seen(response, &self.calls[call].key);
-            assert!(seen >= said, "{} has seen progress {seen} of {said}", self.calls[call].key);
-        }
-        if is_initialize {
-            let is_open = answer.result().is_some() && (!self.is_removed || self.is_local(client));
-            self.clients[client].state =
-                if is_open { ClientState::Ready } else { ClientState::Over };
-            if is_open {
-                let text = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
-                self.after(1, Event::ClientReply { client, text: text.to_owned() });
-                self.listen(client);
-            }
-        }
-    }
-
-    /// The progress of a call in its response.
-    fn progress_seen(&self, response: usize, key: &str) -> u32 {
-        let token = format!("\"progressToken\":\"{key}\"");
-        let items = self.responses[response].items.iter();
-        let mine = items.filter(|(_, text)| text_of(text).contains(&token));
-        mine.filter_map(|(_, text)| progress_of(text_of(text))).max().unwrap_or(0)
-    }
-
-    /// A client gets a message that is not an answer.
-    fn receive_message(&mut self, client: usize, response: Option<usize>, text: &Bytes) {
-        let message = Parsed::read(text.clone()).expect("messages are JSON");
-        let text = text_of(text);
-        if message.method() == Some(&McpMethod::Progress) {
-            let Some(token) =
-                tag(text, "\"progressToken\":\"").filter(|token| token.starts_with('k'))
-            else {
-                panic!("progress without a token of ours: {text}");
-            };
-            let call = self.call_of(token);
-            assert_eq!(self.calls[call].client, client, "progress of another session: {text}");
-            if let Some(response) = response {
-                assert_eq!(self.calls[call].response, response, "progress of another call: {text}");
-                let (_, earlier) =
-                    self.responses[response].items.split_last().expect("it was just added");
-                let token = format!("\"progressToken\":\"{token}\"");
-                let highest = earlier.iter().filter(|(_, it)| text_of(it).contains(&token));
-                let highest =
-                    highest.filter_map(|(_, it)| progress_of(text_of(it))).max().unwrap_or(0);
-                assert!(progress_of(text) > Some(highest), "progress falls from {highest}: {text}");
-            }
-            return;
-        }
-        if let Some(uri) = tag(text, "\"uri\":\"res:") {
-            assert_eq!(uri, client.to_string(), "a resource of another session: {text}");
-        }
-        if let Some(owner) = tag(text, "\"owner\":\"c") {
-            assert_eq!(owner, client.to_string(), "a message for another session: {text}");
-        }
-        if let Some(key) = tag(text, "\"key\":\"") {
-            let call = &self.calls[self.call_of(key)];
-            // A shared server does not say whom it means, and the call may be over.
-            let is_certain = self.script.kind != Kind::Shared || call.is_open();
-            let is_certain = is_certain && self.responses[call.response].lost_at.is_none();
-            assert!(call.client == client || !is_certain, "client {client} got {text}");
-        }
-        if let Some(number) = tag(text, "\"number\":\"").and_then(|number| number.parse().ok()) {
-            self.heard(client, response, number);
-        }
-        if message.kind() == MessageKind::Request
-            && let Some(id) = message.id()
-        {
-            let key = tag(text, "\"key\":\"").unwrap_or_default();
-            let text =
-                format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{"key":"{key}"}}}}"#, id.get());
-            self.after(5, Event::ClientReply { client, text });
-        }
-    }
-
-    /// A client gets a message of this number, in a response or in the general stream. What was not confirmed to a
-    /// daemon that was killed may come twice.
-    fn heard(&mut self, client: usize, response: Option<usize>, number: u64) {
-        if self.daemons.len() > 1 {
-            return;
-        }
-        let at = match response {
-            Some(response) => self.responses[response].seen,
-            None => self.clients[client].general_seen,
-        };
-        let is_stdio = self.script.kind != Kind::Http;
-        let it = &mut self.clients[client];
-        let place = *it.heard.entry(number).or_insert((response, at));
-        assert_eq!(place, (response, at), "message {number} came twice");
-        // Those of JSON responses are moved to the general stream, at another time.
-        if is_stdio && it.form != Form::Json {
-            let earlier = it.heard.iter().filter(|(_, (other, _))| *other == response);
-            let mut others = earlier.filter(|(other, _)| **other != number);
-            let is_ordered = others.all(|(other, (_, place))| (*other < number) == (*place < at));
-            assert!(is_ordered, "message {number} is not in order");
-        }
-    }
-
-    pub(crate) fn call_of(&self, key: &str) -> usize {
-        self.calls
-            .iter()
-            .position(|call| call.key == key)
-            .unwrap_or_else(|| panic!("no call {key}"))
-    }
-}
-
-fn is_answer(text: &Bytes) -> bool {
-    text.first() == Some(&b'[')
-        || Parsed::read(text.clone())
-            .is_ok_and(|message| matches!(message.kind(), MessageKind::Result | MessageKind::Error))
-}
-
-fn progress_of(text: &str) -> Option<u32> {
-    let start = text.find("\"progress\":")? + "\"progress\":".len();
-    let digits: String = text[start..].chars().take_while(char::is_ascii_digit).collect();
-    digits.parse().ok()
 }
 
 fn initialize(id: &str, version: ProtocolVersion) -> String {
@@ -796,7 +409,7 @@ fn initialize(id: &str, version: ProtocolVersion) -> String {
     )
 }
 
-fn request(id: &str, key: &str, client: usize, spec: &CallSpec) -> String {
+fn request(id: &str, key: &str, client: usize, spec: CallSpec) -> String {
     let (method, params) = match spec.method {
         Method::Read => ("tools/call", r#""name":"read","#.to_owned()),
         Method::Write => ("tools/call", r#""name":"write","#.to_owned()),

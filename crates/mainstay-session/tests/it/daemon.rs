@@ -12,7 +12,7 @@ use mainstay_session::{
 };
 
 use crate::model::{ClientState, Run, Slot};
-use crate::script::{Form, Kind};
+use crate::script::Kind;
 use crate::world::{Event, Reader, World};
 
 pub(crate) struct Daemon {
@@ -33,11 +33,11 @@ fn coming(due: Option<std::time::Instant>) -> Availability {
 
 impl World {
     /// Executes an action of a daemon.
-    pub(crate) fn act(&mut self, daemon: usize, action: Action) {
+    pub(crate) fn perform(&mut self, daemon: usize, action: Action) {
         match action {
-            Action::SendLine(link, line) => {
+            Action::SendLine(link, text) => {
                 if let Some(run) = self.daemons[daemon].links.get(&link).copied() {
-                    self.after(1, Event::Line { daemon, run, line });
+                    self.after(1, Event::Line { daemon, run, line: text });
                 }
             }
             Action::ConfirmLines(link, count) => {
@@ -146,14 +146,14 @@ impl World {
         }
     }
 
-    pub(crate) fn live_run(&self, session: &Option<String>) -> Option<usize> {
-        self.slots.get(session)?.run.filter(|run| self.runs[*run].is_alive)
+    pub(crate) fn live_run(&self, session: Option<&String>) -> Option<usize> {
+        self.slots.get(&session.cloned())?.run.filter(|run| self.runs[*run].is_alive)
     }
 
     /// The supervisor starts a run.
     pub(crate) fn start_run(&mut self, session: Option<String>) {
         let Some(slot) = self.slots.get(&session) else { return };
-        if self.current.is_none() || self.is_removed || self.live_run(&session).is_some() {
+        if self.current.is_none() || self.is_removed || self.live_run(session.as_ref()).is_some() {
             return;
         }
         if slot.down_until > self.now {
@@ -164,7 +164,7 @@ impl World {
         self.runs.push(run);
         let index = self.runs.len() - 1;
         self.slots.insert(session.clone(), Slot { run: Some(index), ..Slot::default() });
-        self.report(&session, coming(None));
+        self.report(session.as_ref(), coming(None));
         self.attach(index);
     }
 
@@ -211,32 +211,22 @@ impl World {
         if self.current != Some(daemon) {
             return;
         }
-        // It is not in the table yet while it is being attached.
         let Some(index) = self.daemons[daemon].links.get(&link).copied() else { return };
         let session = self.runs[index].session.clone();
-        match result {
-            Ok(run) => {
-                if !self.runs[index].is_alive
-                    || self.slots.get(&session).is_none_or(|it| it.run != Some(index))
-                {
-                    return;
-                }
-                self.runs[index].hello = Some((*run.hello).clone());
-                if let Some(slot) = self.slots.get_mut(&session) {
-                    slot.is_up = true;
-                }
-                self.report(&session, Availability::Up(run));
-            }
-            Err(_) => {
-                self.runs[index].is_alive = false;
-                self.after(10, Event::Detach { daemon, link });
-                self.after(20, Event::Start { session });
-            }
+        let Ok(run) = result else {
+            self.runs[index].is_alive = false;
+            self.after(10, Event::Detach { daemon, link });
+            return self.after(20, Event::Start { session });
+        };
+        let is_wanted = self.live_run(session.as_ref()) == Some(index);
+        if is_wanted {
+            self.runs[index].hello = Some((*run.hello).clone());
+            self.report(session.as_ref(), Availability::Up(run));
         }
     }
 
     /// The supervisor reports the availability of a run.
-    pub(crate) fn report(&mut self, session: &Option<String>, availability: Availability) {
+    pub(crate) fn report(&mut self, session: Option<&String>, availability: Availability) {
         let (now, is_removed) = (self.instant(), self.is_removed);
         let Some(server) = self.server().filter(|_| !is_removed) else { return };
         match session {
@@ -253,7 +243,7 @@ impl World {
         delay: u64,
         backoff: u64,
     ) {
-        let Some(run) = self.live_run(&session) else { return };
+        let Some(run) = self.live_run(session.as_ref()) else { return };
         self.runs[run].is_alive = false;
         self.fail_http_of(run);
         let written = if exact { self.runs[run].written } else { u64::MAX };
@@ -264,7 +254,6 @@ impl World {
             self.after(delay + 100, Event::Detach { daemon, link });
         }
         if let Some(slot) = self.slots.get_mut(&session) {
-            slot.is_up = false;
             slot.down_until = self.now + delay + backoff;
         }
         self.after(delay + backoff, Event::Start { session });
@@ -278,7 +267,7 @@ impl World {
         let down_until = self.slots.get(&session).map_or(0, |slot| slot.down_until);
         let due = Some(self.at(down_until)).filter(|_| down_until > self.now);
         // The lines may end before the exit is known, or after it.
-        let is_early = written % 2 == 0;
+        let is_early = written.is_multiple_of(2);
         if is_stdio
             && is_early
             && let Some(server) = self.daemons[daemon].server.as_mut()
@@ -289,7 +278,7 @@ impl World {
         if self.current == Some(daemon)
             && self.slots.get(&session).is_some_and(|slot| slot.run == Some(run))
         {
-            self.report(&session, coming(due));
+            self.report(session.as_ref(), coming(due));
             self.settle();
         }
         if is_stdio && let Some(server) = self.daemons[daemon].server.as_mut() {
@@ -301,12 +290,12 @@ impl World {
         self.kill_run(None, true, 0, ms);
         if ms > 1000 {
             let why = Arc::new(Reason::default());
-            self.report(&None, Availability::Down { why });
+            self.report(None, Availability::Down { why });
         }
     }
 
     pub(crate) fn interrupt(&mut self, loses_lines: bool) {
-        let Some(run) = self.live_run(&None).filter(|_| self.script.kind != Kind::Http) else {
+        let Some(run) = self.live_run(None).filter(|_| self.script.kind != Kind::Http) else {
             return;
         };
         let Some((daemon, link, _)) = self.runs[run].link else { return };
@@ -361,9 +350,6 @@ impl World {
         self.daemons[current].server = None;
         self.daemons[current].readers.clear();
         self.store.state().lose_unwritten();
-        for slot in self.slots.values_mut() {
-            slot.is_up = false;
-        }
         for run in &mut self.runs {
             run.link = None;
         }
@@ -423,9 +409,6 @@ impl World {
                 run.link = None;
             }
             run.listeners.clear();
-        }
-        for slot in self.slots.values_mut() {
-            slot.is_up = false;
         }
         // Connections are passed on if their streams are in the journal.
         let (mut passed_on, mut repeated) = (Vec::new(), Vec::new());

@@ -6,8 +6,11 @@
 
 mod client;
 mod daemon;
+mod front;
 mod http;
 mod model;
+mod received;
+mod regressions;
 mod rng;
 mod script;
 mod server;
@@ -53,6 +56,7 @@ fn daemons_that_are_killed_and_reloaded_with_an_http_server() -> Result<(), Fail
     simulate(Kind::Http, true)
 }
 
+#[expect(clippy::disallowed_methods, reason = "a test has no main function")]
 fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("it is a number"))
 }

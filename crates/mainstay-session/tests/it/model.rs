@@ -69,6 +69,7 @@ impl Call {
 
 /// The response to a request or to a batch.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct Response {
     pub(crate) client: usize,
     pub(crate) calls: Vec<usize>,
@@ -144,6 +145,5 @@ pub(crate) struct Run {
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     pub(crate) run: Option<usize>,
-    pub(crate) is_up: bool,
     pub(crate) down_until: u64,
 }

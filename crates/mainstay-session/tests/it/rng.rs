@@ -8,7 +8,7 @@ impl Rng {
         Self(seed)
     }
 
-    /// SplitMix64.
+    /// The generator `SplitMix64`.
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;

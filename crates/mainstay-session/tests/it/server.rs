@@ -4,16 +4,12 @@ use bytes::Bytes;
 use mainstay_mcp::frame::{Kind as MessageKind, Method as McpMethod, Parsed};
 use mainstay_session::LinkKey;
 
-use crate::client::tag;
 use crate::model::{Execution, Reply};
+use crate::received::{tag, text_of};
 use crate::script::{CallSpec, End, Kind, Method, Said};
 use crate::world::{Event, ExecutionStep, World};
 
 pub(crate) const HELLO: &str = r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"prompts":{},"resources":{"subscribe":true},"logging":{}},"serverInfo":{"name":"sim","version":"1"}}"#;
-
-fn text_of(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).expect("messages are UTF-8")
-}
 
 impl World {
     /// A line of a daemon arrives.
@@ -103,7 +99,7 @@ impl World {
                 for execution in &mut self.executions {
                     let is_it = matches!(&execution.reply, Reply::Line(it) if *it == id);
                     // Some servers answer nevertheless.
-                    let is_obeyed = execution.started % 2 == 0;
+                    let is_obeyed = execution.started.is_multiple_of(2);
                     execution.is_over |= execution.run == run && is_it && is_obeyed;
                 }
             }
@@ -329,7 +325,7 @@ impl World {
         let client = usize::from(client) % self.clients.len();
         let session = (self.script.kind == Kind::Isolated && !self.is_local(client))
             .then(|| self.clients[client].session.clone());
-        let Some(run) = self.live_run(&session) else { return };
+        let Some(run) = self.live_run(session.as_ref()) else { return };
         if self.runs[run].hello.is_none() {
             return;
         }

@@ -23,7 +23,7 @@ pub(crate) struct State {
 
 #[derive(Debug)]
 enum Change {
-    Save(SessionRecord),
+    Save(Box<SessionRecord>),
     Remove(String),
 }
 
@@ -47,7 +47,7 @@ impl State {
     pub(crate) fn write(&mut self) {
         for change in std::mem::take(&mut self.unwritten) {
             match change {
-                Change::Save(record) => drop(self.sessions.insert(record.id.clone(), record)),
+                Change::Save(record) => drop(self.sessions.insert(record.id.clone(), *record)),
                 Change::Remove(id) => drop(self.sessions.remove(&id)),
             }
         }
@@ -63,7 +63,7 @@ impl State {
     /// A session as the daemon reads it.
     pub(crate) fn session(&self, id: &str) -> Option<SessionRecord> {
         let unwritten = self.unwritten.iter().rev().find_map(|change| match change {
-            Change::Save(record) if record.id == id => Some(Some(record.clone())),
+            Change::Save(record) if record.id == id => Some(Some((**record).clone())),
             Change::Remove(removed) if removed == id => Some(None),
             Change::Save(_) | Change::Remove(_) => None,
         });
@@ -105,7 +105,7 @@ impl State {
                 }
             }
             StreamNews::Said(number, text) => {
-                self.streams.entry(key).or_default().said.push((number, text))
+                self.streams.entry(key).or_default().said.push((number, text));
             }
             StreamNews::Answered(number, text) => {
                 if let Some(kept) = self.streams.get_mut(&key) {
@@ -120,7 +120,7 @@ impl State {
 
 impl StateStore for Store {
     fn save(&self, record: SessionRecord) {
-        self.state().unwritten.push(Change::Save(record));
+        self.state().unwritten.push(Change::Save(Box::new(record)));
     }
 
     fn touched(&self, now: Duration, _: Vec<(String, Duration)>) {
@@ -130,7 +130,7 @@ impl StateStore for Store {
     fn move_to_disk(&self, record: SessionRecord) -> bool {
         let mut state = self.state();
         state.streams.retain(|(session, _), _| *session != record.id);
-        state.unwritten.push(Change::Save(record));
+        state.unwritten.push(Change::Save(Box::new(record)));
         true
     }
 

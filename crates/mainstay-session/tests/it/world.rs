@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use mainstay_mcp::frame::Parsed;
 use mainstay_session::{
-    Availability, CallKey, HttpOperation, HttpOutcome, LinkKey, OperationKey, StreamKey, StreamRef,
-    Usage,
+    Availability, CallKey, HttpOperation, HttpOutcome, LinkKey, OperationKey, Server, StreamKey,
+    StreamRef, Usage,
 };
 
 use crate::daemon::Daemon;
@@ -177,7 +177,7 @@ impl World {
     pub(crate) fn new(script: Script) -> Self {
         let mut world = Self {
             script,
-            base: Instant::now(),
+            base: tokio::time::Instant::now().into_std(),
             now: 0,
             order: 0,
             queue: BinaryHeap::new(),
@@ -264,10 +264,10 @@ impl World {
             let mut is_done = true;
             for daemon in 0..self.daemons.len() {
                 while let Some(action) =
-                    self.daemons[daemon].server.as_mut().and_then(|it| it.next_action())
+                    self.daemons[daemon].server.as_mut().and_then(Server::next_action)
                 {
                     is_done = false;
-                    self.act(daemon, action);
+                    self.perform(daemon, action);
                 }
             }
             for (daemon, stream) in std::mem::take(&mut self.woken) {
@@ -317,7 +317,7 @@ impl World {
             Event::Commit { response } => self.commit_due(response),
             Event::ClientReply { client, text } => self.post(client, text),
             Event::Http { daemon, operation, link, what } => {
-                self.http_arrives(daemon, operation, link, what)
+                self.http_arrives(daemon, operation, link, what);
             }
             Event::HttpMessage { daemon, operation, text } => {
                 let message = Parsed::read(text).expect("the server writes JSON");
@@ -404,7 +404,7 @@ impl World {
             }
             What::Down { ms } => self.go_down(ms.into()),
             What::StopReading { ms } => {
-                if let Some(run) = self.live_run(&None) {
+                if let Some(run) = self.live_run(None) {
                     self.runs[run].does_not_read = true;
                     self.after(ms.into(), Event::ReadAgain { run });
                 }
@@ -412,7 +412,7 @@ impl World {
             What::Interrupt { loses_lines } => self.interrupt(loses_lines),
             What::Say { client, said } => self.say(client, said),
             What::Forget => {
-                if let Some(run) = self.live_run(&None) {
+                if let Some(run) = self.live_run(None) {
                     self.runs[run].http_sessions.clear();
                 }
             }
@@ -436,7 +436,7 @@ impl World {
         (count > 0).then(|| usize::from(index) % count)
     }
 
-    pub(crate) fn server(&mut self) -> Option<&mut mainstay_session::Server> {
+    pub(crate) fn server(&mut self) -> Option<&mut Server> {
         self.daemons[self.current?].server.as_mut()
     }
 
