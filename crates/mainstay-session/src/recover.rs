@@ -93,6 +93,8 @@ impl Server {
 
     /// The requests whose answers may come from a run, of all sessions or of the one that owns it.
     pub(crate) fn take_recovered(&mut self, generation: u64, owner: Owner) -> Vec<(u64, CallKey)> {
+        let calls = &self.calls;
+        self.recovered.retain(|request| calls.get(request.call).is_some());
         let sessions = &self.sessions;
         let isolate = self.settings.isolate;
         let is_theirs = |request: &mut RecoveredRequest| match owner {

@@ -231,7 +231,7 @@ impl World {
         if self.is_removed {
             return self.give_up(response);
         }
-        let Some(key) = self.session(client) else { return };
+        let Some(key) = self.session(client) else { return self.give_up(response) };
         let it = &self.responses[response];
         let away = self.now - it.lost_at.unwrap_or(self.now);
         let found = match &it.event {

@@ -109,6 +109,21 @@ fn an_unusable_answer_is_found_in_the_past_of_a_run() {
 }
 
 #[test]
+fn a_recovered_request_is_forgotten_with_its_session() {
+    check(
+        Kind::Shared,
+        |_| {},
+        &[
+            (102, open(2, Form::Events, true)),
+            (343, What::Die { exact: true, delay: 78, backoff: 3000 }),
+            (8, call(CALL)),
+            (305, What::Reload),
+            (3, What::Close { client: 0 }),
+        ],
+    );
+}
+
+#[test]
 fn a_queued_batch_keeps_its_other_requests_when_one_is_cancelled() {
     check(
         Kind::Shared,

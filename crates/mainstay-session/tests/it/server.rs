@@ -140,7 +140,9 @@ impl World {
         let it = &mut self.calls[call];
         it.executions += 1;
         // A run that broke off after a daemon was lost may have stopped once only.
-        let lost_daemons = u32::try_from(self.daemons.len()).expect("there are few") - 1;
+        let is_http = self.script.kind == Kind::Http;
+        let lost_daemons = if is_http { self.daemons.len() - 1 } else { 0 };
+        let lost_daemons = u32::try_from(lost_daemons).expect("there are few");
         let resent = self.responses[it.response].resent + lost_daemons;
         assert!(
             it.executions <= it.limit(resent),
