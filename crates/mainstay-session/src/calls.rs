@@ -325,7 +325,7 @@ impl Server {
     /// The client no longer waits for a call: it is cancelled at the server, and gets no answer.
     pub(crate) fn give_up(&mut self, now: Instant, key: CallKey) {
         let Some(call) = self.calls.take(key) else { return };
-        self.cancel_at_server(&call);
+        self.cancel_at_server(key, &call);
         if call.is_held && matches!(call.stage, Stage::Waiting) {
             let what = "the client gave it up while it was held";
             self.record_decision(&call, "gone", what, None);

@@ -505,7 +505,7 @@ impl Server {
     }
 
     /// Tells the server that nobody waits for a request any more.
-    pub(crate) fn cancel_at_server(&mut self, call: &Call) {
+    pub(crate) fn cancel_at_server(&mut self, key: CallKey, call: &Call) {
         match &call.stage {
             Stage::AtStdio { link, id } => self.cancel_at_stdio(*link, *id),
             Stage::AtHttp { link, operation } => {
@@ -515,7 +515,7 @@ impl Server {
                     self.notify_http(call.session, *link, text);
                 }
             }
-            Stage::Queued(link) => self.unqueue(*link, call),
+            Stage::Queued(link) => self.unqueue(*link, key),
             Stage::Relayed => {
                 let run = self.run_for(call.session);
                 if let (Some(id), Some(run)) = (call.message.id(), run) {

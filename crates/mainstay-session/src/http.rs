@@ -77,6 +77,11 @@ impl UpstreamSession {
     pub fn generation(&self) -> u64 {
         self.record.run
     }
+
+    /// The server's id for it, if it gave one.
+    pub fn id(&self) -> Option<&str> {
+        self.record.id.as_deref()
+    }
 }
 
 /// The link to a run.
@@ -696,7 +701,7 @@ impl Server {
         let answer = if request.method() == Some(&Method::Ping) {
             Some(frame::empty_result(id))
         } else {
-            let refusal = self.ask_client(session, generation, request, stream);
+            let refusal = self.ask_client(session, generation, request, stream, true);
             refusal.map(|why| frame::error(id, frame::METHOD_NOT_FOUND, why))
         };
         let is_relayed = stream
@@ -725,12 +730,12 @@ impl Server {
     }
 
     /// Ends the session with the server too.
-    pub(crate) fn close_upstream(&mut self, key: SessionKey) {
+    pub(crate) fn close_upstream(&mut self, now: Instant, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(key) else { return };
         let listener = session.upstream.listener.stop();
         let opening = session.upstream.opening.take();
         let present = session.upstream.present.take();
-        for operation in listener.into_iter().chain(opening.as_ref().map(|it| it.operation)) {
+        if let Some(operation) = listener {
             self.cancel_operation(operation);
         }
         let run = self.run_for(key);
@@ -739,6 +744,17 @@ impl Server {
             && !self.is_frozen
         {
             self.operate(run.link, Purpose::Delete, HttpOperation::Delete { session: upstream });
+        }
+        if let Some(Opening { operation: key, link, is_background, calls }) = opening
+            && let Some(operation) = self.operations.remove(key)
+        {
+            self.act(Action::AbortHttp(key));
+            if is_background {
+                self.background_open_done(now, link);
+            }
+            for call in calls {
+                self.not_opened(now, call, &operation, &HttpFailure::Unsent);
+            }
         }
     }
 }

@@ -46,6 +46,7 @@ mod stream;
 mod streams;
 mod table;
 mod timers;
+mod usage;
 
 pub use action::{Action, Decision, HttpFailure, HttpOperation, HttpOutcome, Relayed};
 pub use availability::{Availability, Reason, Run};
@@ -64,3 +65,4 @@ pub use session_id::{SessionIds, is_id};
 pub use stream::{EventId, Found, Item, NotOurs, Peek, Read, Start, StreamState};
 pub use streams::{Commit, StreamRef};
 pub use table::Key;
+pub use usage::Usage;

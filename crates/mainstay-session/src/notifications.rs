@@ -16,6 +16,14 @@ use crate::streams::StreamRef;
 const AMBIGUOUS: &str = "several clients share this server, so it is not known which one is meant; \
                          `mainstay run --isolate` gives each client a server of its own";
 
+/// Whom a message of a server is for.
+struct Recipient {
+    session: SessionKey,
+    stream: Option<StreamRef>,
+    /// Whether the message is about the request of that stream.
+    is_certain: bool,
+}
+
 impl Server {
     /// The server asks something of a client.
     pub(crate) fn route_server_request(&mut self, now: Instant, key: LinkKey, request: &Parsed) {
@@ -25,7 +33,9 @@ impl Server {
         }
         let Some(generation) = self.links.get(key).map(|link| link.generation) else { return };
         let refusal = match self.recipient(now, key) {
-            Some((session, stream)) => self.ask_client(session, generation, request, stream),
+            Some(Recipient { session, stream, is_certain }) => {
+                self.ask_client(session, generation, request, stream, is_certain)
+            }
             None => Some(AMBIGUOUS),
         };
         if let Some(why) = refusal {
@@ -46,7 +56,7 @@ impl Server {
             return true;
         };
         if owner != Owner::Shared {
-            if let Some((session, stream)) = self.recipient(now, key) {
+            if let Some(Recipient { session, stream, .. }) = self.recipient(now, key) {
                 self.deliver_own(now, session, generation, notification, stream);
             }
             return true;
@@ -64,7 +74,9 @@ impl Server {
             }
             method => {
                 let is_log = *method == Method::LogMessage;
-                let Some((session, stream)) = self.recipient(now, key) else { return false };
+                let Some(Recipient { session, stream, .. }) = self.recipient(now, key) else {
+                    return false;
+                };
                 if !is_log || self.wants_log(session, notification) {
                     self.deliver(session, notification.text().clone(), stream);
                 }
@@ -127,7 +139,7 @@ impl Server {
 
     /// The one session that the server can mean: the only one with requests at the server, or the only one there is.
     /// Also the stream of its request, if it has but one.
-    fn recipient(&mut self, now: Instant, key: LinkKey) -> Option<(SessionKey, Option<StreamRef>)> {
+    fn recipient(&mut self, now: Instant, key: LinkKey) -> Option<Recipient> {
         let owner = self.links.get(key)?.owner;
         let calls = self.calls_at(key);
         let calls = calls.into_iter().filter_map(|call| self.calls.get(call));
@@ -135,6 +147,8 @@ impl Server {
         let session = match (owner, &callers[..]) {
             (Owner::Session(session), _) => session,
             (Owner::EndedSession, _) => return None,
+            // Only commands of the user have used it.
+            (Owner::Shared, []) if self.settings.isolate => return None,
             (Owner::Shared, []) => self.only_session(now)?,
             (Owner::Shared, [(first, _), rest @ ..]) => {
                 rest.iter().all(|(session, _)| session == first).then_some(*first)?
@@ -149,6 +163,6 @@ impl Server {
                 (!self.is_listening(session)).then_some(*last)
             }
         };
-        Some((session, stream))
+        Some(Recipient { session, stream, is_certain: callers.len() == 1 })
     }
 }

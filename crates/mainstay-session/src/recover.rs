@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::action::Relayed;
 use crate::calls::{CallKey, Stage};
 use crate::exchange::Failure;
-use crate::links::Owner;
+use crate::links::{LinkKey, Owner};
 use crate::record::{Sent, StreamKey, StreamNews, StreamRecord};
 use crate::server::Server;
 use crate::session::SessionKey;
@@ -93,6 +93,8 @@ impl Server {
 
     /// The requests whose answers may come from a run, of all sessions or of the one that owns it.
     pub(crate) fn take_recovered(&mut self, generation: u64, owner: Owner) -> Vec<(u64, CallKey)> {
+        let calls = &self.calls;
+        self.recovered.retain(|request| calls.get(request.call).is_some());
         let sessions = &self.sessions;
         let isolate = self.settings.isolate;
         let is_theirs = |request: &mut RecoveredRequest| match owner {
@@ -111,9 +113,12 @@ impl Server {
     }
 
     /// The daemon before this one reports what became of a call.
-    pub fn relay(&mut self, now: Instant, key: &StreamKey, news: RelayNews) {
-        let Some(session) = self.session(&key.session) else { return };
-        let Some(stream) = self.stream_of_number(session, key.number) else { return };
+    pub fn relay(&mut self, now: Instant, stream: &StreamKey, news: RelayNews) {
+        // Requests of a session whose server was removed are still answered.
+        let is_it = |key: &SessionKey| self.session_id(*key) == Some(&stream.session);
+        let session = self.sessions.keys().into_iter().find(is_it);
+        let stream = session.and_then(|session| self.stream_of_number(session, stream.number));
+        let Some(stream) = stream else { return };
         let Some(it) = self.streams.get_mut(stream).and_then(Stream::as_request_mut) else {
             return;
         };
@@ -154,14 +159,12 @@ impl Server {
                     }
                 }
                 RelayNews::Answered(text) => {
-                    match (Parsed::read(text.into()), self.run_for(session)) {
-                        (Ok(answer), Some(run)) => {
-                            return self.answered(now, key, (run.link, generation), answer);
-                        }
-                        (Ok(_) | Err(_), _) => {
-                            return self.lost(now, key, generation, Failure::Sent);
-                        }
-                    }
+                    // The run may have ended after it.
+                    let link = self.run_for(session).map_or_else(LinkKey::dangling, |it| it.link);
+                    return match Parsed::read(text.into()) {
+                        Ok(answer) => self.answered(now, key, (link, generation), answer),
+                        Err(_) => self.lost(now, key, generation, Failure::Sent),
+                    };
                 }
                 RelayNews::Lost => return self.lost(now, key, generation, Failure::Sent),
             }

@@ -275,8 +275,9 @@ impl Server {
         let Some(session) = self.sessions.get_mut(key) else { return };
         session.is_over = true;
         let general = session.general;
+        self.forget_journal(key);
         self.close_stream(now, general);
-        self.close_upstream(key);
+        self.close_upstream(now, key);
         self.drop_ended_session(key);
     }
 
@@ -385,7 +386,7 @@ impl Server {
         }
         self.close_resumable_streams(now, key);
         self.close_stream(now, general);
-        self.close_upstream(key);
+        self.close_upstream(now, key);
         if !self.is_frozen && !is_local {
             self.store.remove(&id);
             self.remember_end(now, &id);

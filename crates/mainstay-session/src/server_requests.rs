@@ -32,7 +32,7 @@ pub(crate) struct ServerRequest {
     pub(crate) generation: u64,
     /// Its id there, as JSON.
     id: Box<str>,
-    /// The client's request on whose stream it was sent.
+    /// The client's request that it is part of, if that is known.
     pub(crate) stream: Option<StreamRef>,
 }
 
@@ -60,16 +60,19 @@ impl ServerRequest {
 }
 
 impl Server {
-    /// Passes a request of the server to a client. Says why not, if that is not possible.
+    /// Passes a request of the server to a client. `is_part_of_stream` if it is known to be about the client's request
+    /// of that stream. Says why not, if that is not possible.
     pub(crate) fn ask_client(
         &mut self,
         key: SessionKey,
         generation: u64,
         request: &Parsed,
         stream: Option<StreamRef>,
+        is_part_of_stream: bool,
     ) -> Option<&'static str> {
         let session = self.sessions.get_mut(key)?;
-        let asked = ServerRequest { generation, id: request.id()?.get().into(), stream };
+        let part_of = stream.filter(|_| is_part_of_stream);
+        let asked = ServerRequest { generation, id: request.id()?.get().into(), stream: part_of };
         if !session.client.handles(request.method()) {
             return Some("the client did not announce that it can be asked this");
         }

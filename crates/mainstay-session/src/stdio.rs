@@ -154,6 +154,11 @@ impl Stdio {
         self.is_closed
     }
 
+    /// The number of requests and messages that are with the server, or wait until it reads.
+    pub(crate) fn load(&self) -> usize {
+        self.pending.len() + self.queue.len()
+    }
+
     /// Whether another daemon would receive no line that was received here.
     pub(crate) fn is_confirmed(&self) -> bool {
         self.undelivered.is_empty()
@@ -352,15 +357,10 @@ impl Server {
     }
 
     /// A queued call is given up.
-    pub(crate) fn unqueue(&mut self, link: LinkKey, call: &Call) {
-        let stream = call.stream;
-        let calls = &self.calls;
-        let Some(stdio) = self.links.get_mut(link).and_then(Link::as_stdio_mut) else { return };
-        // The call itself is not in the table now.
-        stdio.queue.retain(|queued| match queued {
-            Queued::Call(key) => calls.get(*key).is_some_and(|other| other.stream != stream),
-            Queued::Notification(_) | Queued::Own(_) => true,
-        });
+    pub(crate) fn unqueue(&mut self, link: LinkKey, call: CallKey) {
+        if let Some(stdio) = self.stdio(link) {
+            stdio.queue.retain(|queued| !matches!(queued, Queued::Call(key) if *key == call));
+        }
     }
 
     /// Tells the server that nobody waits for a request any more, if it is still open.
@@ -413,15 +413,28 @@ impl Server {
 
     /// Takes a line that an earlier daemon may have received: only answers to open requests count.
     pub(crate) fn receive_past(&mut self, now: Instant, key: LinkKey, line: &Bytes) {
+        if let Some(newline) = memchr::memchr(b'\n', line) {
+            if let Cut::Answer(id) = cut::read(&line[..newline], &line[newline + 1..])
+                && let Some(pending) = self.stdio(key).and_then(|stdio| stdio.pending.remove(&id))
+            {
+                self.settle(now, key, pending, Reply::TooLong);
+            }
+            return;
+        }
         let parts = match line.first() {
             Some(b'[') => frame::split(line).into_iter().map(|part| line.slice_ref(part)).collect(),
             _ => vec![line.clone()],
         };
-        for message in parts.into_iter().filter_map(|part| Parsed::read(part).ok()) {
-            if matches!(message.kind(), Kind::Result | Kind::Error)
-                && let Some(pending) = self.take_pending(key, &message)
-            {
-                self.settle(now, key, pending, Reply::Answer(message));
+        for part in parts {
+            let (pending, reply) = match Parsed::read(part.clone()) {
+                Ok(message) if matches!(message.kind(), Kind::Result | Kind::Error) => {
+                    (self.take_pending(key, &message), Reply::Answer(message))
+                }
+                Ok(_) => continue,
+                Err(_) => (self.take_invalid(key, &part), Reply::NotJson),
+            };
+            if let Some(pending) = pending {
+                self.settle(now, key, pending, reply);
             }
         }
     }

@@ -551,6 +551,18 @@ impl Server {
         }
     }
 
+    /// The journal has nothing of a session any more, and gets nothing more of it.
+    pub(crate) fn forget_journal(&mut self, key: SessionKey) {
+        let Some(session) = self.sessions.get(key) else { return };
+        for (_, stream) in &session.streams.all {
+            if let Some(stream) = self.streams.get_mut(*stream)
+                && matches!(stream.durable, Durable::Journaled(_))
+            {
+                stream.durable = Durable::No;
+            }
+        }
+    }
+
     /// The client cancels a request.
     pub(crate) fn cancel_stream(&mut self, now: Instant, session: SessionKey, key: StreamRef) {
         if let Some(session) = self.sessions.get_mut(session) {

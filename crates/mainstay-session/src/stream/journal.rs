@@ -160,6 +160,12 @@ impl Stream {
             None => StreamNews::Begun(request),
         };
         let mut may_act = journal.note(&key, begun).may_act();
+        if let Some(sent) = self.sent.filter(|_| self.attempts > 1) {
+            // Counts a second attempt, however many there were: there must be no third.
+            let again = StreamNews::Sent(Sent { line: None, ..sent });
+            may_act &= journal.note(&key, again).may_act();
+            may_act &= sent.line.is_none() || journal.note(&key, StreamNews::Sent(sent)).may_act();
+        }
         for (number, message) in self.log.messages() {
             may_act &= journal.note(&key, StreamNews::Said(number, message.clone())).may_act();
         }
@@ -204,6 +210,7 @@ impl Stream {
             Durable::No | Durable::Never | Durable::Repeated => {}
         }
         self.sent = Some(sent);
+        self.attempts += 1;
         Noted::Yes
     }
 

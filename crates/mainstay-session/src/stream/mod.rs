@@ -86,6 +86,8 @@ pub struct Stream {
     pub(crate) durable: Durable,
     /// Where its request was sent last.
     pub(crate) sent: Option<Sent>,
+    /// How often its request was sent.
+    pub(crate) attempts: u32,
     /// How many readers there have been; the present one is the last of them.
     readers: u64,
     pub(crate) has_reader: bool,
@@ -158,6 +160,7 @@ impl Stream {
             log,
             durable: Durable::No,
             sent: None,
+            attempts: 0,
             readers: 0,
             has_reader: false,
             is_closed: false,

@@ -1,0 +1,152 @@
+//! Scripts that have failed.
+
+use crate::script::{CallSpec, End, Form, Kind, Method, Script, Step, What};
+
+const CALL: CallSpec = CallSpec {
+    method: Method::Write,
+    takes: 400,
+    progress: 0,
+    asks: false,
+    logs: false,
+    end: End::Answer,
+};
+
+fn check(kind: Kind, change: impl FnOnce(&mut Script), steps: &[(u64, What)]) {
+    let steps = steps.iter().map(|(after, what)| Step { after: *after, what: *what }).collect();
+    let mut script = Script {
+        kind,
+        hold: 5000,
+        has_pages: false,
+        has_past: false,
+        confirmation: 0,
+        disk: 0,
+        is_removed: false,
+        expires: false,
+        steps,
+    };
+    change(&mut script);
+    crate::world::World::new(script).run();
+}
+
+fn open(version: u8, form: Form, listens: bool) -> What {
+    What::Open { version, form, listens }
+}
+
+fn call(call: CallSpec) -> What {
+    What::Call { client: 0, call }
+}
+
+#[test]
+fn a_request_whose_upstream_session_is_being_opened_is_answered_when_the_server_is_removed() {
+    check(
+        Kind::Http,
+        |script| script.is_removed = true,
+        &[
+            (62, open(2, Form::Json, false)),
+            (200, call(CallSpec { end: End::Exit(1), ..CALL })),
+            (10_000, call(CALL)),
+        ],
+    );
+}
+
+#[test]
+fn a_relayed_request_is_answered_when_the_server_is_removed() {
+    check(
+        Kind::Http,
+        |script| script.is_removed = true,
+        &[
+            (3, open(1, Form::Events, true)),
+            (5000, call(CallSpec { takes: 2000, progress: 3, ..CALL })),
+            (3, What::Reload),
+            (82, What::Resume { client: 0 }),
+        ],
+    );
+}
+
+#[test]
+fn a_request_that_was_repeated_before_it_was_journaled_is_not_repeated_again() {
+    let silent = CallSpec { method: Method::Replayed, end: End::Silent, ..CALL };
+    check(
+        Kind::Shared,
+        |script| script.disk = 50,
+        &[
+            (0, open(3, Form::Events, false)),
+            (86, call(silent)),
+            (2, What::Die { exact: false, delay: 18, backoff: 10 }),
+            (2, What::Reload),
+            (166, What::Die { exact: false, delay: 21, backoff: 10 }),
+        ],
+    );
+}
+
+#[test]
+fn a_message_of_the_shared_run_reaches_no_session_with_a_run_of_its_own() {
+    let asking = CallSpec { method: Method::Read, takes: 2000, asks: true, ..CALL };
+    check(
+        Kind::Isolated,
+        |_| {},
+        &[
+            (239, open(3, Form::Local, false)),
+            (3000, open(3, Form::Connect, false)),
+            (3, call(asking)),
+            (56, What::Leave { client: 0, lost: 1 }),
+        ],
+    );
+}
+
+#[test]
+fn an_unusable_answer_is_found_in_the_past_of_a_run() {
+    let invalid = CallSpec { takes: 2000, progress: 3, end: End::Invalid, ..CALL };
+    check(
+        Kind::Shared,
+        |script| script.has_past = true,
+        &[
+            (1188, open(0, Form::Events, true)),
+            (177, call(invalid)),
+            (91, What::Kill { down: 8000, is_lazy: false }),
+        ],
+    );
+}
+
+#[test]
+fn a_recovered_request_is_forgotten_with_its_session() {
+    check(
+        Kind::Shared,
+        |_| {},
+        &[
+            (102, open(2, Form::Events, true)),
+            (343, What::Die { exact: true, delay: 78, backoff: 3000 }),
+            (8, call(CALL)),
+            (305, What::Reload),
+            (3, What::Close { client: 0 }),
+        ],
+    );
+}
+
+#[test]
+fn a_queued_batch_keeps_its_other_requests_when_one_is_cancelled() {
+    check(
+        Kind::Shared,
+        |_| {},
+        &[
+            (0, open(1, Form::Events, false)),
+            (1000, What::StopReading { ms: 9000 }),
+            (0, call(CALL)),
+            (0, call(CALL)),
+            (0, call(CALL)),
+            (5, What::Batch { client: 0, calls: [CALL, CALL] }),
+            (5, What::Cancel { client: 0, which: 3 }),
+        ],
+    );
+}
+
+#[test]
+fn a_request_that_the_client_was_asked_about_is_not_repeated() {
+    let asking = CallSpec { method: Method::Level, progress: 3, asks: true, ..CALL };
+    let exiting = CallSpec { method: Method::Read, takes: 149, end: End::Exit(2), ..CALL };
+    check(
+        Kind::Shared,
+        |_| {},
+        &[(1453, open(0, Form::Events, false)), (1322, call(asking)), (130, call(exiting))],
+    );
+}

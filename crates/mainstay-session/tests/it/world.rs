@@ -1,0 +1,532 @@
+//! The world of one script: virtual time, and everything in it.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use mainstay_mcp::frame::Parsed;
+use mainstay_session::{
+    Availability, CallKey, HttpOperation, HttpOutcome, LinkKey, OperationKey, Server, StreamKey,
+    StreamRef, Usage,
+};
+
+use crate::daemon::Daemon;
+use crate::model::{Call, Client, ClientState, Execution, Response, Run, Slot};
+use crate::script::{End, Form, Kind, Script, What};
+use crate::store::Store;
+
+/// Something that happens later.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A line of a daemon arrives at a run.
+    Line {
+        daemon: usize,
+        run: usize,
+        line: Bytes,
+    },
+    /// A line of a run arrives at a daemon.
+    Deliver {
+        daemon: usize,
+        link: LinkKey,
+        run: usize,
+        index: usize,
+    },
+    Confirm {
+        daemon: usize,
+        link: LinkKey,
+        count: u64,
+    },
+    Execute {
+        execution: usize,
+        step: ExecutionStep,
+    },
+    ReadAgain {
+        run: usize,
+    },
+    /// The daemon notices that a run has ended.
+    Ended {
+        daemon: usize,
+        link: LinkKey,
+        written: u64,
+    },
+    Detach {
+        daemon: usize,
+        link: LinkKey,
+    },
+    /// The supervisor starts a run, of a session or the shared one, unless there is one.
+    Start {
+        session: Option<String>,
+    },
+    Written {
+        daemon: usize,
+        call: CallKey,
+    },
+    /// The head of a response is due.
+    Commit {
+        response: usize,
+    },
+    ClientReply {
+        client: usize,
+        text: String,
+    },
+    Http {
+        daemon: usize,
+        operation: OperationKey,
+        link: LinkKey,
+        what: HttpOperation,
+    },
+    HttpMessage {
+        daemon: usize,
+        operation: OperationKey,
+        text: Bytes,
+    },
+    HttpDone {
+        daemon: usize,
+        operation: OperationKey,
+        outcome: HttpOutcome,
+    },
+    StartDaemon {
+        is_lazy: bool,
+    },
+    Reload {
+        until: u64,
+    },
+    Unstall,
+    EndOld {
+        daemon: usize,
+    },
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum ExecutionStep {
+    Progress,
+    Ask,
+    Log,
+    End,
+}
+
+struct Queued {
+    at: u64,
+    order: u64,
+    event: Event,
+}
+
+impl PartialEq for Queued {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.order) == (other.at, other.order)
+    }
+}
+
+impl Eq for Queued {}
+
+impl PartialOrd for Queued {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Queued {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
+
+/// What reads a stream of a daemon.
+#[derive(Debug, Clone)]
+pub(crate) enum Reader {
+    Response(usize),
+    General {
+        client: usize,
+        turn: u64,
+    },
+    /// The next daemon gets it.
+    Relay {
+        key: StreamKey,
+        turn: u64,
+    },
+}
+
+pub(crate) struct World {
+    pub(crate) script: Script,
+    base: Instant,
+    pub(crate) now: u64,
+    order: u64,
+    queue: BinaryHeap<Reverse<Queued>>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) daemons: Vec<Daemon>,
+    /// The daemon that clients reach.
+    pub(crate) current: Option<usize>,
+    pub(crate) clients: Vec<Client>,
+    pub(crate) calls: Vec<Call>,
+    pub(crate) responses: Vec<Response>,
+    pub(crate) executions: Vec<Execution>,
+    pub(crate) runs: Vec<Run>,
+    pub(crate) slots: BTreeMap<Option<String>, Slot>,
+    pub(crate) is_ending: bool,
+    pub(crate) was_interrupted: bool,
+    pub(crate) is_removed: bool,
+    /// How many numbered messages servers have sent.
+    pub(crate) messages: u64,
+    /// Streams whose readers are to be woken.
+    woken: Vec<(usize, StreamRef)>,
+}
+
+impl World {
+    pub(crate) fn new(script: Script) -> Self {
+        let mut world = Self {
+            script,
+            base: tokio::time::Instant::now().into_std(),
+            now: 0,
+            order: 0,
+            queue: BinaryHeap::new(),
+            store: Arc::new(Store::default()),
+            daemons: Vec::new(),
+            current: None,
+            clients: Vec::new(),
+            calls: Vec::new(),
+            responses: Vec::new(),
+            executions: Vec::new(),
+            runs: Vec::new(),
+            slots: BTreeMap::new(),
+            is_ending: false,
+            was_interrupted: false,
+            is_removed: false,
+            messages: 0,
+            woken: Vec::new(),
+        };
+        world.slots.insert(None, Slot::default());
+        world.start_daemon(false, false);
+        world
+    }
+
+    pub(crate) fn instant(&self) -> Instant {
+        self.base + Duration::from_millis(self.now)
+    }
+
+    pub(crate) fn at(&self, ms: u64) -> Instant {
+        self.base + Duration::from_millis(ms)
+    }
+
+    pub(crate) fn after(&mut self, ms: u64, event: Event) {
+        self.order += 1;
+        self.queue.push(Reverse(Queued { at: self.now + ms, order: self.order, event }));
+    }
+
+    pub(crate) fn wake(&mut self, daemon: usize, stream: StreamRef) {
+        self.woken.push((daemon, stream));
+    }
+
+    pub(crate) fn run(mut self) {
+        let steps = std::mem::take(&mut self.script.steps);
+        for step in &steps {
+            self.advance(step.after);
+            self.take(step.what);
+            self.settle();
+        }
+        self.end();
+    }
+
+    /// Lets so many ms pass.
+    pub(crate) fn advance(&mut self, ms: u64) {
+        let until = self.now + ms;
+        let mut at_once = 0;
+        loop {
+            let event = self.queue.peek().map(|Reverse(queued)| queued.at);
+            let deadlines =
+                self.daemons.iter().filter_map(|daemon| daemon.server.as_ref()?.deadline());
+            let deadline = deadlines.min().map(|at| {
+                let wait = at.saturating_duration_since(self.base);
+                u64::try_from(wait.as_micros().div_ceil(1000)).expect("scripts are short")
+            });
+            let next = event.into_iter().chain(deadline).min().filter(|at| *at <= until);
+            let Some(next) = next else { break };
+            at_once = if next > self.now { 0 } else { at_once + 1 };
+            assert!(at_once < 20_000, "it never comes to rest");
+            self.now = self.now.max(next);
+            if deadline.is_some_and(|at| at <= self.now) {
+                let now = self.instant();
+                for server in self.daemons.iter_mut().filter_map(|daemon| daemon.server.as_mut()) {
+                    server.handle_timers(now);
+                }
+            } else if let Some(Reverse(queued)) = self.queue.pop() {
+                self.handle(queued.event);
+            }
+            self.settle();
+        }
+        self.now = self.now.max(until);
+    }
+
+    /// Executes actions until there are none.
+    pub(crate) fn settle(&mut self) {
+        loop {
+            let mut is_done = true;
+            for daemon in 0..self.daemons.len() {
+                while let Some(action) =
+                    self.daemons[daemon].server.as_mut().and_then(Server::next_action)
+                {
+                    is_done = false;
+                    self.perform(daemon, action);
+                }
+            }
+            for (daemon, stream) in std::mem::take(&mut self.woken) {
+                is_done = false;
+                self.pump(daemon, stream);
+            }
+            if is_done {
+                return;
+            }
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        let now = self.instant();
+        match event {
+            Event::Line { daemon, run, line } => {
+                // The lines of a daemon end when another one is connected.
+                if self.runs[run].link.is_some_and(|(at, ..)| at == daemon) {
+                    self.line_arrives(run, line);
+                }
+            }
+            Event::Deliver { daemon, link, run, index } => {
+                let line = self.runs[run].out[index].clone();
+                if let Some(server) = self.daemons[daemon].server.as_mut()
+                    && self.runs[run].link.is_some_and(|(at, to, _)| (at, to) == (daemon, link))
+                {
+                    server.receive(now, link, [line]);
+                }
+            }
+            Event::Confirm { daemon, link, count } => self.confirm(daemon, link, count),
+            Event::Execute { execution, step } => self.execute(execution, step),
+            Event::ReadAgain { run } => self.read_again(run),
+            Event::Ended { daemon, link, written } => self.notice_end(daemon, link, written),
+            Event::Detach { daemon, link } => {
+                if let Some(server) = self.daemons[daemon].server.as_mut() {
+                    server.detach(now, link);
+                    self.daemons[daemon].links.remove(&link);
+                }
+            }
+            Event::Start { session } => self.start_run(session),
+            Event::Written { daemon, call } => {
+                self.store.state().write();
+                if let Some(server) = self.daemons[daemon].server.as_mut() {
+                    server.record_written(now, call);
+                }
+            }
+            Event::Commit { response } => self.commit_due(response),
+            Event::ClientReply { client, text } => self.post(client, text),
+            Event::Http { daemon, operation, link, what } => {
+                self.http_arrives(daemon, operation, link, what);
+            }
+            Event::HttpMessage { daemon, operation, text } => {
+                let message = Parsed::read(text).expect("the server writes JSON");
+                if let Some(server) = self.daemons[daemon].server.as_mut() {
+                    server.http_streaming(operation);
+                    server.http_message(now, operation, &message);
+                }
+            }
+            Event::HttpDone { daemon, operation, outcome } => {
+                if let Some(server) = self.daemons[daemon].server.as_mut() {
+                    server.http_done(now, operation, outcome);
+                }
+            }
+            Event::StartDaemon { is_lazy } => {
+                if self.current.is_none() {
+                    self.start_daemon(is_lazy, false);
+                }
+            }
+            Event::Reload { until } => self.try_reload(until),
+            Event::Unstall => self.store.state().is_stalled = false,
+            Event::EndOld { daemon } => self.end_old(daemon),
+        }
+    }
+
+    fn take(&mut self, what: What) {
+        let now = self.instant();
+        match what {
+            What::Open { version, form, listens } => self.open(version, form, listens),
+            What::Call { client, call } => {
+                if let Some(client) = self.client(client) {
+                    self.call(client, &[call], false);
+                }
+            }
+            What::Batch { client, calls } => {
+                if let Some(client) = self.client(client) {
+                    self.call(client, &calls, true);
+                }
+            }
+            What::Leave { client, lost } => {
+                if let Some(client) = self.client(client) {
+                    self.leave(client, lost);
+                }
+            }
+            What::Resume { client } => {
+                if let Some(client) = self.client(client) {
+                    self.resume(client, false);
+                }
+            }
+            What::Unlisten { client, lost } => {
+                if let Some(client) = self.client(client) {
+                    self.unlisten(client, lost);
+                }
+            }
+            What::Listen { client } => {
+                if let Some(client) = self.client(client) {
+                    self.clients[client].wants_to_listen = true;
+                    self.listen(client);
+                }
+            }
+            What::Cancel { client, which } => {
+                if let Some(client) = self.client(client) {
+                    self.cancel(client, which);
+                }
+            }
+            What::Close { client } => {
+                if let Some(client) = self.client(client) {
+                    self.close(client);
+                }
+            }
+            What::RootsChanged { client } => {
+                if let Some(client) = self.client(client) {
+                    let text = r#"{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}"#;
+                    self.post(client, text.to_owned());
+                }
+            }
+            What::Die { exact, delay, backoff } => {
+                self.kill_run(None, exact, delay.into(), backoff.into());
+            }
+            What::DieOwn { client } => {
+                if let Some(client) = self.client(client) {
+                    let session = self.clients[client].session.clone();
+                    self.kill_run(Some(session), true, 3, 20);
+                }
+            }
+            What::Down { ms } => self.go_down(ms.into()),
+            What::StopReading { ms } => {
+                if let Some(run) = self.live_run(None) {
+                    self.runs[run].does_not_read = true;
+                    self.after(ms.into(), Event::ReadAgain { run });
+                }
+            }
+            What::Interrupt { loses_lines } => self.interrupt(loses_lines),
+            What::Say { client, said } => self.say(client, said),
+            What::Forget => {
+                if let Some(run) = self.live_run(None) {
+                    self.runs[run].http_sessions.clear();
+                }
+            }
+            What::Stall { ms } => {
+                self.store.state().is_stalled = true;
+                self.after(ms.into(), Event::Unstall);
+            }
+            What::Kill { down, is_lazy } => self.kill_daemon(down.into(), is_lazy),
+            What::Reload => self.after(0, Event::Reload { until: self.now + 3000 }),
+            What::Sweep => {
+                if let Some(server) = self.server() {
+                    server.sweep(now);
+                    server.note_use(now);
+                }
+            }
+        }
+    }
+
+    fn client(&self, index: u8) -> Option<usize> {
+        let count = self.clients.len();
+        (count > 0).then(|| usize::from(index) % count)
+    }
+
+    pub(crate) fn server(&mut self) -> Option<&mut Server> {
+        self.daemons[self.current?].server.as_mut()
+    }
+
+    /// Everything becomes well again, and must come to an end.
+    fn end(&mut self) {
+        self.is_ending = true;
+        self.store.state().is_stalled = false;
+        if self.script.is_removed && self.current.is_some() {
+            self.is_removed = true;
+            let now = self.instant();
+            if let Some(server) = self.server() {
+                server.set_availability(now, Availability::Removed);
+            }
+            for client in self.clients.iter_mut().filter(|client| client.local.is_none()) {
+                client.state = ClientState::Over;
+            }
+            self.settle();
+        }
+        for slot in self.slots.values_mut() {
+            slot.down_until = 0;
+        }
+        for run in 0..self.runs.len() {
+            self.read_again(run);
+        }
+        for execution in 0..self.executions.len() {
+            if self.calls[self.executions[execution].call].spec.end == End::Silent {
+                self.after(0, Event::Execute { execution, step: ExecutionStep::End });
+            }
+        }
+        let rounds = if self.was_interrupted { 40 } else { 14 };
+        for _ in 0..rounds {
+            for client in 0..self.clients.len() {
+                self.resume(client, true);
+                self.settle();
+            }
+            self.advance(if self.was_interrupted { 20_000 } else { 5_000 });
+        }
+        for call in &self.calls {
+            assert!(!call.is_open(), "call {} has no answer", call.key);
+        }
+        self.release();
+    }
+
+    /// All sessions end, and nothing must be left.
+    fn release(&mut self) {
+        if self.script.expires {
+            self.advance(25 * 60 * 60 * 1000);
+            let now = self.instant();
+            if let Some(server) = self.server() {
+                server.sweep(now);
+            }
+        }
+        for client in 0..self.clients.len() {
+            self.close(client);
+            self.settle();
+        }
+        self.advance(130_000);
+        if self.daemons.len() > 1 {
+            // Some sessions were opened and their clients do not know it.
+            self.advance(25 * 60 * 60 * 1000);
+            let now = self.instant();
+            if let Some(server) = self.server() {
+                server.sweep(now);
+            }
+            self.settle();
+        }
+        let keys: Vec<_> = self.slots.keys().cloned().collect();
+        for key in keys {
+            self.is_removed = true;
+            self.kill_run(key, true, 0, 0);
+        }
+        self.advance(130_000);
+        let now = self.instant();
+        for daemon in 0..self.daemons.len() {
+            let links = std::mem::take(&mut self.daemons[daemon].links);
+            let Some(server) = self.daemons[daemon].server.as_mut() else { continue };
+            for link in links.into_keys() {
+                server.detach(now, link);
+            }
+            self.settle();
+        }
+        let is_http = self.script.kind == Kind::Http;
+        if let Some(server) = self.server() {
+            assert_eq!(server.usage(), Usage::default(), "something is left (http: {is_http})");
+        }
+        let state = self.store.state();
+        assert!(state.streams.is_empty(), "journaled streams are left: {:?}", state.streams);
+    }
+
+    pub(crate) fn is_local(&self, client: usize) -> bool {
+        self.clients[client].form == Form::Local
+    }
+}
