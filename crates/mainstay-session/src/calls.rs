@@ -211,7 +211,8 @@ impl Server {
         let Some(session) = self.sessions.get_mut(session_key) else {
             let text = match &self.availability {
                 removed @ Availability::Removed => {
-                    let text = messages::verdict(&self.name, Verdict::Removed, removed, now, call.hold);
+                    let text =
+                        messages::verdict(&self.name, Verdict::Removed, removed, now, call.hold);
                     refusal(id, messages::cause(Verdict::Removed), &text)
                 }
                 _ => frame::error(id, frame::INTERNAL_ERROR, "the session has ended"),

@@ -357,8 +357,7 @@ impl Server {
         if self.settings.replay.contains(&*tool) {
             return true;
         }
-        let has_own_run =
-            self.sessions.get(call.session).is_some_and(Session::has_own_run);
+        let has_own_run = self.sessions.get(call.session).is_some_and(Session::has_own_run);
         // The lists of a session's own run are not read; it is the same program as the shared run.
         let generation = if has_own_run {
             self.availability.run().map(|run| run.generation)

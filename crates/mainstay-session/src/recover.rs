@@ -205,7 +205,10 @@ impl Server {
             let (turn, position) = stream.attach(Start::After(last));
             let (number, session) = (stream.resumable().map_or(0, |it| it.number), stream.session);
             if let Some(session) = self.sessions.get(session) {
-                relayed.push((Arc::clone(&session.id), Relayed { number, stream: key, turn, position }));
+                relayed.push((
+                    Arc::clone(&session.id),
+                    Relayed { number, stream: key, turn, position },
+                ));
             }
             // The reader before learns that its turn is over.
             self.act(crate::action::Action::Wake(key));

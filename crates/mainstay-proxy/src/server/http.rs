@@ -12,9 +12,7 @@ use mainstay_mcp::frame::{self, Kind, Method as Rpc, Parsed};
 use mainstay_mcp::loss::is_session_lost;
 use mainstay_mcp::sse::{Event, Parser};
 use mainstay_mcp::upstream::{self, Hello, MAX_LINE, UpstreamError};
-use mainstay_session::{
-    HttpFailure, HttpOperation, HttpOutcome, OperationKey, UpstreamSession,
-};
+use mainstay_session::{HttpFailure, HttpOperation, HttpOutcome, OperationKey, UpstreamSession};
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -139,7 +137,9 @@ impl Exchange {
                 drop(timeout(NOTIFY_TIMEOUT, sent).await);
                 HttpOutcome::Done
             }
-            HttpOperation::Listen { session, last_event } => self.listen(&session, last_event).await,
+            HttpOperation::Listen { session, last_event } => {
+                self.listen(&session, last_event).await
+            }
             HttpOperation::Delete { session } => {
                 // A server that does not know the session any more, or cannot be reached, needs no end.
                 self.send(&session, Method::Delete, &[]).await.ok();
@@ -216,9 +216,8 @@ impl Exchange {
         message: &Parsed,
     ) -> Result<Parsed, HttpFailure> {
         let sent = self.post(Some(session), message.text()).await;
-        let mut response = sent.map_err(|error| {
-            if error.sent() { HttpFailure::Lost } else { HttpFailure::Unsent }
-        })?;
+        let mut response = sent
+            .map_err(|error| if error.sent() { HttpFailure::Lost } else { HttpFailure::Unsent })?;
         let method = message.method().map_or("", Rpc::as_str);
         if response.status() != 200 {
             return Box::pin(refused(method, &mut response)).await;
@@ -388,9 +387,7 @@ async fn refused(method: &str, response: &mut Response) -> Result<Parsed, HttpFa
     match Parsed::read(body.clone()) {
         // Some servers say with a status what they also say in the message.
         Ok(answer) if answer.kind() == Kind::Error => Ok(answer),
-        Ok(_) | Err(_) => {
-            Err(HttpFailure::Unusable(upstream::bad_status(method, status, &body)))
-        }
+        Ok(_) | Err(_) => Err(HttpFailure::Unusable(upstream::bad_status(method, status, &body))),
     }
 }
 

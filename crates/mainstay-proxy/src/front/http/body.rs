@@ -69,7 +69,8 @@ impl Source {
     fn goes_on(&self, guard: Option<&StreamGuard>) -> bool {
         let takes_over = guard.is_some_and(|StreamGuard(conn)| conn.is_ending());
         // A request without an answer was cancelled, or its answer is lost and the next daemon decides what to do.
-        let is_over = |state: StreamState| state.is_finished && !state.has_answer && !state.is_relayed;
+        let is_over =
+            |state: StreamState| state.is_finished && !state.has_answer && !state.is_relayed;
         let is_over = self.reader.state().is_some_and(is_over);
         takes_over && !self.reader.has_answer() && !is_over
     }
@@ -77,8 +78,7 @@ impl Source {
     /// Leaves the rest of the response to the next daemon, if that knows the stream.
     fn leave(&self, guard: Option<&StreamGuard>, form: Form) -> bool {
         let Some(StreamGuard(conn)) = guard else { return false };
-        let is_known =
-            conn.is_passed_on() && self.goes_on(guard) && self.is_durable();
+        let is_known = conn.is_passed_on() && self.goes_on(guard) && self.is_durable();
         if is_known {
             conn.leave_response(self.unfinished(conn, form));
         }
