@@ -12,7 +12,9 @@ use mainstay_mcp::frame::{self, Kind, Method as Rpc, Parsed};
 use mainstay_mcp::loss::is_session_lost;
 use mainstay_mcp::sse::{Event, Parser};
 use mainstay_mcp::upstream::{self, Hello, MAX_LINE, UpstreamError};
-use mainstay_session::{HttpFailure, HttpOperation, HttpOutcome, OperationKey, UpstreamSession};
+use mainstay_session::{
+    HttpFailure, HttpOperation, HttpOutcome, Level, OperationKey, UpstreamSession,
+};
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -105,7 +107,7 @@ impl Exchange {
     async fn perform(self, operation: HttpOperation) -> HttpOutcome {
         match operation {
             HttpOperation::Open { generation, params, level, subscriptions, is_starting } => loop {
-                let level = level.map(|level| level.as_str());
+                let level = level.map(Level::as_str);
                 let subscriptions = subscriptions.iter().map(String::as_str);
                 match self.open(generation, params.as_deref(), level, subscriptions).await {
                     Err(

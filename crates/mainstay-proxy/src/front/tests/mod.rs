@@ -232,7 +232,7 @@ impl Asked {
     }
 
     /// The client cancels the request.
-    pub(super) async fn is_cancelled_by(self, session: &Session) {
+    pub(super) async fn cancelled_by(self, session: &Session) {
         let params = format!(r#"{{"requestId":{}}}"#, self.id());
         let method = "notifications/cancelled";
         let text = format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#);

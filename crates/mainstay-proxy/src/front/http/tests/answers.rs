@@ -185,12 +185,12 @@ async fn a_cancelled_request_has_no_answer() {
     let mut site = Site::new();
     let session = site.fake.with(NEW);
     let mut wire = site.posts(&session, &call(1, "slow")).await;
-    site.seen.request().await.is_cancelled_by(&session).await;
+    site.seen.request().await.cancelled_by(&session).await;
     assert_eq!(wire.reply().await.status, 202);
     let mut wire = site.posts(&session, &call(2, "slow")).await;
     wire.head(200).await;
     wire.sees("data: \n\n").await;
-    site.seen.request().await.is_cancelled_by(&session).await;
+    site.seen.request().await.cancelled_by(&session).await;
     wire.ends().await;
 }
 
