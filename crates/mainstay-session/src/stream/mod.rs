@@ -294,3 +294,6 @@ impl Stream {
         self.is_finished() && message >= self.log.last()
     }
 }
+
+#[cfg(test)]
+mod tests;
