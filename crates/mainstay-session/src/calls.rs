@@ -211,7 +211,8 @@ impl Server {
         let Some(session) = self.sessions.get_mut(session_key) else {
             let text = match &self.availability {
                 removed @ Availability::Removed => {
-                    let text = messages::verdict(&self.name, Verdict::Removed, removed, now, call.hold);
+                    let text =
+                        messages::verdict(&self.name, Verdict::Removed, removed, now, call.hold);
                     refusal(id, messages::cause(Verdict::Removed), &text)
                 }
                 _ => frame::error(id, frame::INTERNAL_ERROR, "the session has ended"),
@@ -281,19 +282,20 @@ impl Server {
         self.release_call(now, key, &call);
         let is_result =
             |answer: &Bytes| Parsed::read(answer.clone()).is_ok_and(|it| it.result().is_some());
-        let fails_session = call.message.method() == Some(&Method::Initialize)
+        let Call { session, stream, message, .. } = call;
+        let fails_session = message.method() == Some(&Method::Initialize)
             && !answer.as_ref().is_some_and(is_result);
-        self.finish_call(now, key, call.stream, answer);
+        self.finish_call(now, key, stream, answer);
         if fails_session {
-            self.abandon(now, call.session);
+            self.abandon(now, session);
         } else {
-            self.drop_ended_session(call.session);
+            self.drop_ended_session(session);
         }
     }
 
     /// Ends a session whose `initialize` failed or was given up.
     fn abandon(&mut self, now: Instant, key: SessionKey) {
-        let Some(session) = self.sessions.get(key).filter(|session| !session.is_over) else {
+        let Some(session) = self.sessions.get(key).filter(|session| !session.is_over()) else {
             return self.drop_ended_session(key);
         };
         let id = std::sync::Arc::clone(&session.id);

@@ -15,7 +15,7 @@ use crate::progress::Progress;
 use crate::replay::{Loss, Step, UpstreamState, Verdict};
 use crate::server::Server;
 use crate::session::{Session, SessionKey};
-use crate::stream::{Noted, Stream};
+use crate::stream::{Durable, Noted, Stream};
 use crate::timers::Timer;
 
 /// How an attempt ended without an answer.
@@ -298,7 +298,9 @@ impl Server {
     }
 
     fn is_relayed(&self, call: &Call) -> bool {
-        self.streams.get(call.stream).is_some_and(|stream| stream.state().is_relayed)
+        self.streams
+            .get(call.stream)
+            .is_some_and(|stream| matches!(stream.durable, Durable::Relayed))
     }
 
     fn note_loss(&mut self, now: Instant, call: &mut Call, generation: u64, failure: Failure) {
@@ -357,8 +359,7 @@ impl Server {
         if self.settings.replay.contains(&*tool) {
             return true;
         }
-        let has_own_run =
-            self.sessions.get(call.session).is_some_and(Session::has_own_run);
+        let has_own_run = self.sessions.get(call.session).is_some_and(Session::has_own_run);
         // The lists of a session's own run are not read; it is the same program as the shared run.
         let generation = if has_own_run {
             self.availability.run().map(|run| run.generation)

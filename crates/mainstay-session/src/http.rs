@@ -262,7 +262,7 @@ impl Server {
         let Some(http) = self.http(key) else { return };
         let Some(session) = http.own.clone() else {
             let error = crate::links::closed(&request, false);
-            return self.own_answered(now, key, request, Err(error));
+            return self.own_answered(now, key, &request, Err(error));
         };
         let id = http.next_id;
         http.next_id += 1;
@@ -443,7 +443,7 @@ impl Server {
             | HttpFailure::Unsent
             | HttpFailure::Lost
             | HttpFailure::SessionLost => {
-                self.lost(now, key, operation.generation, Failure::Unsent)
+                self.lost(now, key, operation.generation, Failure::Unsent);
             }
         }
     }
@@ -465,7 +465,7 @@ impl Server {
         };
         match message.kind() {
             Kind::Request => {
-                self.route_http_request(now, (session, link, generation), message, stream)
+                self.route_http_request(now, (session, link, generation), message, stream);
             }
             Kind::Notification => {
                 if stream.is_none() || self.admits_progress(key, message) {
@@ -541,7 +541,7 @@ impl Server {
                 }
             }
             Purpose::Listen(session) => {
-                self.listen_done(now, session, operation.generation, outcome);
+                self.listen_done(now, session, operation.generation, &outcome);
             }
             Purpose::Delete => {}
         }
@@ -570,7 +570,7 @@ impl Server {
                 debug!(%error, "a session with the server cannot be opened again");
                 for request in waiting {
                     let error = crate::links::closed(&request, true);
-                    self.own_answered(now, link, request, Err(error));
+                    self.own_answered(now, link, &request, Err(error));
                 }
             }
             Err(error) => self.not_attached(link, error),
@@ -602,7 +602,7 @@ impl Server {
             }
             return;
         }
-        self.own_answered(now, link, request, result);
+        self.own_answered(now, link, &request, result);
     }
 
     fn http_call_done(

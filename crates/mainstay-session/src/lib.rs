@@ -45,6 +45,8 @@ mod stdio;
 mod stream;
 mod streams;
 mod table;
+#[cfg(test)]
+mod test_server;
 mod timers;
 mod usage;
 

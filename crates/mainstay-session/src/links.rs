@@ -160,14 +160,12 @@ impl Server {
                 for line in past.into_iter().flatten() {
                     self.receive_past(now, link, &line);
                 }
-                match known {
-                    Some(hello) => self.attached(now, link, hello),
-                    None => {
-                        let params =
-                            self.state_for(owner).params.map(|params| (*params).to_owned());
-                        let initialize = OwnRequest::new(OwnPurpose::Attach, "initialize", params);
-                        self.ask(now, link, initialize);
-                    }
+                if let Some(hello) = known {
+                    self.attached(now, link, hello);
+                } else {
+                    let params = self.state_for(owner).params.map(|params| (*params).to_owned());
+                    let initialize = OwnRequest::new(OwnPurpose::Attach, "initialize", params);
+                    self.ask(now, link, initialize);
                 }
             }
             LinkTarget::Http => match known {
@@ -213,7 +211,7 @@ impl Server {
             Owner::EndedSession => own(),
             Owner::Shared => {
                 let mut common = own();
-                for session in self.sessions.values().filter(|session| !session.is_over) {
+                for session in self.sessions.values().filter(|session| !session.is_over()) {
                     let theirs = &session.client;
                     common.level = common.level.into_iter().chain(theirs.level).min();
                     common.subscriptions.extend(theirs.subscriptions.iter().cloned());
@@ -250,7 +248,7 @@ impl Server {
             Some(false) => self.ask_http(now, key, request),
             None => {
                 let error = closed(&request, false);
-                self.own_answered(now, key, request, Err(error));
+                self.own_answered(now, key, &request, Err(error));
             }
         }
     }
@@ -269,7 +267,7 @@ impl Server {
         &mut self,
         now: Instant,
         link: LinkKey,
-        request: OwnRequest,
+        request: &OwnRequest,
         result: Result<Box<RawValue>, UpstreamError>,
     ) {
         match request.purpose {

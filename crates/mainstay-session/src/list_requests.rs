@@ -12,6 +12,7 @@ use mainstay_mcp::lists::ListKind;
 use crate::calls::{Call, CallKey, CallKind, Stage, refusal};
 use crate::replay::Replay;
 use crate::server::Server;
+use crate::session::Session;
 use crate::stream::Stream;
 use crate::timers::Timer;
 
@@ -74,7 +75,7 @@ impl Server {
         if !is_first_of_several(&text) {
             return self.answer_taken(now, key, call, Some(text));
         }
-        let has_own_run = self.sessions.get(call.session).is_some_and(|it| it.has_own_run());
+        let has_own_run = self.sessions.get(call.session).is_some_and(Session::has_own_run);
         if has_own_run || self.copies.is_read_up_to(generation) {
             return self.answer_with_copy(now, key, call, kind);
         }

@@ -75,7 +75,7 @@ impl Server {
         let run = self.run_for(key);
         let link = run.as_ref().map(|run| run.link);
         let is_stdio = |link| self.links.get(link).is_some_and(|link| link.as_stdio().is_some());
-        if !is_wanted || session.is_over || link.is_some_and(is_stdio) {
+        if !is_wanted || session.is_over() || link.is_some_and(is_stdio) {
             return self.stop_listening(key);
         }
         let Some(session) = self.sessions.get_mut(key) else { return };
@@ -144,13 +144,13 @@ impl Server {
         now: Instant,
         key: SessionKey,
         generation: u64,
-        outcome: HttpOutcome,
+        outcome: &HttpOutcome,
     ) {
         let Some(session) = self.sessions.get_mut(key) else { return };
         let State::Listening(link, _) = session.upstream.listener.state else { return };
         let upstream = &mut session.upstream;
         let had_event = upstream.last_event.as_ref().is_some_and(|(run, _)| *run == generation);
-        let (status, is_lost) = match outcome {
+        let (status, is_lost) = match *outcome {
             HttpOutcome::ListenEnded { retry } => {
                 upstream.listener.conflicts = 0;
                 return self.pause_listener(now, key, link, retry.unwrap_or(PAUSE));

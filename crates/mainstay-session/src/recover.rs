@@ -9,6 +9,7 @@
 //! connection stays with the old one, which waits for the answer and relays it, together with what the server sends
 //! before. Everything else belongs to the new daemon.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -22,6 +23,7 @@ use crate::links::{LinkKey, Owner};
 use crate::record::{Sent, StreamKey, StreamNews, StreamRecord};
 use crate::server::Server;
 use crate::session::SessionKey;
+use crate::stdio::Stdio;
 use crate::stream::{Durable, Start, Stream};
 
 /// How many messages of a call may wait until this daemon has found its server.
@@ -144,7 +146,7 @@ impl Server {
             let request = self.streams.get_mut(stream).and_then(Stream::as_request_mut);
             let inherited = request.and_then(|request| request.inherited.as_mut());
             let Some(inherited) = inherited else { return };
-            let Some(news) = inherited.relayed.as_mut().and_then(|it| it.pop_front()) else {
+            let Some(news) = inherited.relayed.as_mut().and_then(VecDeque::pop_front) else {
                 return;
             };
             let generation = inherited.sent.map_or(0, |sent| sent.generation);
@@ -177,11 +179,7 @@ impl Server {
             stream.is_none_or(|stream| stream.durable.outlives_daemon() || stream.is_finished())
         };
         self.calls.values().all(|call| is_settled(self.streams.get(call.stream)))
-            && self
-                .links
-                .values()
-                .filter_map(|link| link.as_stdio())
-                .all(|stdio| stdio.is_confirmed())
+            && self.links.values().filter_map(|link| link.as_stdio()).all(Stdio::is_confirmed)
     }
 
     /// Whether a request takes long and would miss its answer if another daemon took over.
@@ -208,7 +206,10 @@ impl Server {
             let (turn, position) = stream.attach(Start::After(last));
             let (number, session) = (stream.resumable().map_or(0, |it| it.number), stream.session);
             if let Some(session) = self.sessions.get(session) {
-                relayed.push((Arc::clone(&session.id), Relayed { number, stream: key, turn, position }));
+                relayed.push((
+                    Arc::clone(&session.id),
+                    Relayed { number, stream: key, turn, position },
+                ));
             }
             // The reader before learns that its turn is over.
             self.act(crate::action::Action::Wake(key));

@@ -18,7 +18,7 @@ use crate::links::{Link, LinkKey};
 use crate::record::StateStore;
 use crate::recover::RecoveredRequest;
 use crate::residency;
-use crate::session::{Session, SessionKey};
+use crate::session::{Life, Session, SessionKey};
 use crate::session_id::SessionIds;
 use crate::stream::Stream;
 use crate::table::Table;
@@ -233,7 +233,7 @@ impl Server {
     /// There is a new run, or a new daemon. What changed of the resources in between is not known, unless the run is
     /// known and no message of it was missed.
     fn meet(&mut self, now: Instant, key: SessionKey, run: &Run) {
-        let Some(session) = self.sessions.get(key).filter(|session| !session.is_over) else {
+        let Some(session) = self.sessions.get(key).filter(|session| !session.is_over()) else {
             return;
         };
         if session.client.subscriptions.is_empty() {
@@ -242,13 +242,12 @@ impl Server {
         let Some(link) = self.links.get(run.link) else { return };
         match link.as_stdio() {
             Some(stdio) if stdio.misses_nothing && session.known_run == run.generation => return,
-            Some(_) => {}
             // Its session with the server is opened by the next request; clients that are present need it now.
             None if !self.is_active(now, session) => return,
             None if !session.upstream.is_open_with(run.generation) => {
                 return self.open_upstream_in_background(now, key, run.link);
             }
-            None => {}
+            Some(_) | None => {}
         }
         self.announce_resources(key);
     }
@@ -273,7 +272,7 @@ impl Server {
     /// The server is gone for this session. What is open is still answered; nothing else is sent.
     pub(crate) fn retire(&mut self, now: Instant, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(key) else { return };
-        session.is_over = true;
+        session.life = Life::Over;
         let general = session.general;
         self.forget_journal(key);
         self.close_stream(now, general);
@@ -283,8 +282,7 @@ impl Server {
 
     /// Removes a session that has ended once none of its requests is open.
     pub(crate) fn drop_ended_session(&mut self, key: SessionKey) {
-        let is_done =
-            |session: &Session| session.is_over && !session.is_ending && session.open.is_empty();
+        let is_done = |session: &Session| session.life == Life::Over && session.open.is_empty();
         if self.sessions.get(key).is_some_and(is_done)
             && let Some(session) = self.sessions.remove(key)
         {
@@ -372,7 +370,7 @@ impl Server {
     /// Ends a session. The caller decides about its own run, then calls [`Server::drop_ended_session`].
     pub(crate) fn end_session(&mut self, now: Instant, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(key) else { return };
-        (session.is_over, session.is_ending) = (true, true);
+        session.life = Life::Ending;
         let (id, general, is_local) = (Arc::clone(&session.id), session.general, session.is_local);
         let open = session.open.clone();
         self.by_id.remove(&id);
@@ -392,7 +390,7 @@ impl Server {
             self.remember_end(now, &id);
         }
         if let Some(session) = self.sessions.get_mut(key) {
-            session.is_ending = false;
+            session.life = Life::Over;
         }
     }
 

@@ -32,10 +32,7 @@ pub struct Session {
     pub(crate) client: ClientState,
     pub(crate) version: Option<ProtocolVersion>,
     pub(crate) usage: Usage,
-    /// Whether it has ended, or has left memory. Nothing of it is stored any more.
-    pub(crate) is_over: bool,
-    /// Whether its requests are being given up.
-    pub(crate) is_ending: bool,
+    pub(crate) life: Life,
     /// The newest run that the client has had a result from, or was initialized with.
     pub(crate) known_run: u64,
     /// When a request of the client was last answered, when it last sent another message, or when the session
@@ -58,6 +55,14 @@ pub struct Session {
     pub(crate) upstream: Upstream,
     /// Whether it ends when its client stops listening: the client is a `mainstay connect`.
     pub(crate) ends_unheard: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Life {
+    Current,
+    /// It has ended, and its requests are being given up.
+    Ending,
+    Over,
 }
 
 /// A message for the run of that generation, which may come up until then.
@@ -117,8 +122,7 @@ impl Session {
             client: ClientState::default(),
             version: None,
             usage: Usage::Unused,
-            is_over: false,
-            is_ending: false,
+            life: Life::Current,
             known_run: 0,
             used: now,
             saved_use: now,
@@ -149,6 +153,11 @@ impl Session {
         self.known_run = record.run.unwrap_or_default();
     }
 
+    /// Whether it has ended. Nothing of it is stored any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.life != Life::Current
+    }
+
     pub(crate) fn has_own_run(&self) -> bool {
         self.own_run.is_some()
     }
@@ -177,7 +186,7 @@ impl Server {
     /// Stores a session.
     pub(crate) fn save(&self, key: SessionKey) {
         let Some(session) = self.sessions.get(key) else { return };
-        if session.is_local || session.is_over || self.is_frozen {
+        if session.is_local || session.is_over() || self.is_frozen {
             return;
         }
         if let Some(record) = self.record_of(session) {
@@ -291,7 +300,7 @@ impl Server {
 
     /// Stops tracking the session if it is not active. Returns whether it is active.
     pub(crate) fn untrack_if_inactive(&mut self, now: Instant, key: SessionKey) -> bool {
-        let Some(session) = self.sessions.get(key).filter(|session| !session.is_over) else {
+        let Some(session) = self.sessions.get(key).filter(|session| !session.is_over()) else {
             return false;
         };
         let is_active = self.is_active(now, session);

@@ -25,7 +25,7 @@ impl Server {
     /// Gives a session a run of its own, if that is how the server is run.
     pub(crate) fn isolate(&mut self, now: Instant, key: SessionKey) {
         let Some(session) = self.sessions.get(key) else { return };
-        if !self.lacks_own_run(session) || session.is_over {
+        if !self.lacks_own_run(session) || session.is_over() {
             return;
         }
         let id = Arc::clone(&session.id);
@@ -99,7 +99,7 @@ impl Server {
         }
         let (time, idle) = (self.clock.at(now), self.settings.isolate_idle);
         let isolated =
-            self.sessions.iter().filter(|(_, session)| session.has_own_run() && !session.is_over);
+            self.sessions.iter().filter(|(_, session)| session.has_own_run() && !session.is_over());
         let open = isolated.map(|(key, session)| (Owner::Open(key), self.run_use(session)));
         let ended = self.retained_runs.iter();
         let ended = ended

@@ -240,8 +240,8 @@ impl Server {
             call.stage = Stage::Queued(link);
             return Ok(());
         }
-        let line = stdio.lines + 1;
-        let id = stdio.id_of(line);
+        let number = stdio.lines + 1;
+        let id = stdio.id_of(number);
         let own = id.to_string();
         let text = frame::in_one_line(match &call.progress {
             Some(progress) => call.message.with_id_and_token(&own, progress.place, &own),
@@ -266,8 +266,8 @@ impl Server {
         }
         call.stage = Stage::AtStdio { link, id };
         if let Some(stdio) = self.stdio(link) {
-            let target = Target::Call(key);
-            stdio.pending.insert(id, Pending { line, sent: Some(now), target, lost_at: None });
+            let (sent, target, lost_at) = (Some(now), Target::Call(key), None);
+            stdio.pending.insert(id, Pending { line: number, sent, target, lost_at });
         }
         self.send_line(link, text);
         Ok(())
@@ -279,7 +279,7 @@ impl Server {
         let stdio = self.stdio(key).filter(|stdio| !stdio.is_closed && !is_frozen);
         let Some(stdio) = stdio else {
             let error = closed(&request, false);
-            return self.own_answered(now, key, request, Err(error));
+            return self.own_answered(now, key, &request, Err(error));
         };
         if stdio.must_queue() {
             return stdio.queue.push_back(Queued::Own(request));
@@ -499,7 +499,7 @@ impl Server {
                     Reply::Answer(answer) => upstream::settled(request.method, &answer),
                     other => Err(protocol_error(request.method, &other)),
                 };
-                return self.own_answered(now, key, request, result);
+                return self.own_answered(now, key, &request, result);
             }
             Target::Call(call) => call,
         };
@@ -614,7 +614,7 @@ impl Server {
             match target {
                 Target::Own(request) => {
                     let error = closed(&request, is_sent);
-                    self.own_answered(now, key, request, Err(error));
+                    self.own_answered(now, key, &request, Err(error));
                 }
                 Target::Call(call) => {
                     let is_here = |call: &Call| matches!(call.stage, Stage::AtStdio { link, id: at } if link == key && at == id);
@@ -630,7 +630,7 @@ impl Server {
                 Queued::Call(call) => self.lost(now, call, generation, Failure::Unsent),
                 Queued::Own(request) => {
                     let error = closed(&request, false);
-                    self.own_answered(now, key, request, Err(error));
+                    self.own_answered(now, key, &request, Err(error));
                 }
                 Queued::Notification(_) => {}
             }
@@ -710,7 +710,7 @@ impl Server {
             return self.ask(now, key, request);
         }
         let error = closed(&request, true);
-        self.own_answered(now, key, request, Err(error));
+        self.own_answered(now, key, &request, Err(error));
     }
 }
 

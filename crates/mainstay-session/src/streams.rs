@@ -584,3 +584,6 @@ fn fingerprint(text: &str) -> u64 {
     const PRIME: u64 = 0x0100_0000_01b3;
     text.bytes().fold(BASIS, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
 }
+
+#[cfg(test)]
+mod tests;

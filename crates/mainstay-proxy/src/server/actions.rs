@@ -11,9 +11,9 @@ impl Server {
         let mut outside = Vec::new();
         while let Some(action) = state.machine.next_action() {
             match action {
-                Action::SendLine(link, line) => {
+                Action::SendLine(link, text) => {
                     if let Some(Transport::Stdio(io)) = transport(state, link)
-                        && io.send(line)
+                        && io.send(text)
                     {
                         state.machine.link_full(link);
                         self.await_room(link, state);
@@ -24,9 +24,9 @@ impl Server {
                         io.confirm(count);
                     }
                 }
-                Action::LogLine(link, line) => {
+                Action::LogLine(link, text) => {
                     if let Some(Transport::Stdio(io)) = transport(state, link) {
-                        io.log(line);
+                        io.log(text);
                     }
                 }
                 Action::Attached(link, result) => {

@@ -13,7 +13,7 @@ use mainstay_mcp::loss::is_session_lost;
 use mainstay_mcp::sse::{Event, Parser};
 use mainstay_mcp::upstream::{self, Hello, MAX_LINE, UpstreamError};
 use mainstay_session::{
-    HttpFailure, HttpOperation, HttpOutcome, OperationKey, UpstreamSession,
+    HttpFailure, HttpOperation, HttpOutcome, Level, OperationKey, UpstreamSession,
 };
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
@@ -107,7 +107,7 @@ impl Exchange {
     async fn perform(self, operation: HttpOperation) -> HttpOutcome {
         match operation {
             HttpOperation::Open { generation, params, level, subscriptions, is_starting } => loop {
-                let level = level.map(|level| level.as_str());
+                let level = level.map(Level::as_str);
                 let subscriptions = subscriptions.iter().map(String::as_str);
                 match self.open(generation, params.as_deref(), level, subscriptions).await {
                     Err(
@@ -139,7 +139,9 @@ impl Exchange {
                 drop(timeout(NOTIFY_TIMEOUT, sent).await);
                 HttpOutcome::Done
             }
-            HttpOperation::Listen { session, last_event } => self.listen(&session, last_event).await,
+            HttpOperation::Listen { session, last_event } => {
+                self.listen(&session, last_event).await
+            }
             HttpOperation::Delete { session } => {
                 // A server that does not know the session any more, or cannot be reached, needs no end.
                 self.send(&session, Method::Delete, &[]).await.ok();
@@ -216,9 +218,8 @@ impl Exchange {
         message: &Parsed,
     ) -> Result<Parsed, HttpFailure> {
         let sent = self.post(Some(session), message.text()).await;
-        let mut response = sent.map_err(|error| {
-            if error.sent() { HttpFailure::Lost } else { HttpFailure::Unsent }
-        })?;
+        let mut response = sent
+            .map_err(|error| if error.sent() { HttpFailure::Lost } else { HttpFailure::Unsent })?;
         let method = message.method().map_or("", Rpc::as_str);
         if response.status() != 200 {
             return Box::pin(refused(method, &mut response)).await;
@@ -388,9 +389,7 @@ async fn refused(method: &str, response: &mut Response) -> Result<Parsed, HttpFa
     match Parsed::read(body.clone()) {
         // Some servers say with a status what they also say in the message.
         Ok(answer) if answer.kind() == Kind::Error => Ok(answer),
-        Ok(_) | Err(_) => {
-            Err(HttpFailure::Unusable(upstream::bad_status(method, status, &body)))
-        }
+        Ok(_) | Err(_) => Err(HttpFailure::Unusable(upstream::bad_status(method, status, &body))),
     }
 }
 

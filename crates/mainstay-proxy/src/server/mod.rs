@@ -240,7 +240,9 @@ impl Server {
                 (LinkTarget::Stdio { written, past }, Transport::Stdio(io), Some(lines))
             }
             Link::Http(target) => (LinkTarget::Http, Transport::Http(Client::new(target)), None),
-            Link::Remote(target) => (LinkTarget::Remote, Transport::Http(Client::new(target)), None),
+            Link::Remote(target) => {
+                (LinkTarget::Remote, Transport::Http(Client::new(target)), None)
+            }
         };
         // The transport has to be there when the first actions are executed.
         let link = self.enter_with(|state, now| {

@@ -80,7 +80,7 @@ impl Servers {
     /// Begins a session for a client that sent `initialize`. Its id is known at once, so that the head of the response
     /// can carry it before the answer is known.
     pub fn open(&self, server: &str) -> Result<Session, OpenError> {
-        self.open_with(server, |machine, now| machine.open(now))
+        self.open_with(server, mainstay_session::Server::open)
     }
 
     /// Begins a session under an id that an earlier daemon gave to a client, whose `initialize` it did not answer.

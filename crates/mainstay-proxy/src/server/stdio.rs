@@ -52,13 +52,12 @@ impl StdioIo {
             return false;
         }
         match self.to_server.try_send(line) {
-            Ok(()) => false,
             Err(TrySendError::Full(line)) => {
                 self.overflow.push_back(line);
                 true
             }
-            // The end of its lines follows.
-            Err(TrySendError::Closed(_)) => false,
+            // If it is closed, the end of its lines follows.
+            Ok(()) | Err(TrySendError::Closed(_)) => false,
         }
     }
 

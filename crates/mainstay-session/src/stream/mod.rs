@@ -71,12 +71,11 @@ pub enum Found<S> {
 /// The state of a stream, as far as the form of a response depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamState {
-    pub is_finished: bool,
     pub has_answer: bool,
+    /// Whether it has ended without an answer, and no other daemon has it.
+    pub is_over: bool,
     /// Whether a later daemon would continue it.
     pub is_durable: bool,
-    /// Whether another daemon has it, and this one relays what the server sends.
-    pub is_relayed: bool,
 }
 
 #[derive(Debug)]
@@ -279,11 +278,12 @@ impl Stream {
     }
 
     pub(crate) fn state(&self) -> StreamState {
+        let has_answer = self.log.answer().is_some();
+        let is_relayed = matches!(self.durable, Durable::Relayed);
         StreamState {
-            is_finished: self.is_finished(),
-            has_answer: self.log.answer().is_some(),
+            has_answer,
+            is_over: self.is_finished() && !has_answer && !is_relayed,
             is_durable: self.durable.outlives_daemon(),
-            is_relayed: matches!(self.durable, Durable::Relayed),
         }
     }
 
@@ -297,3 +297,6 @@ impl Stream {
         self.is_finished() && message >= self.log.last()
     }
 }
+
+#[cfg(test)]
+mod tests;

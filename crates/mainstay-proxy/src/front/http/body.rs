@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
-use mainstay_session::{EventId, Item, StreamState};
+use mainstay_session::{EventId, Item};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
@@ -69,16 +69,14 @@ impl Source {
     fn goes_on(&self, guard: Option<&StreamGuard>) -> bool {
         let takes_over = guard.is_some_and(|StreamGuard(conn)| conn.is_ending());
         // A request without an answer was cancelled, or its answer is lost and the next daemon decides what to do.
-        let is_over = |state: StreamState| state.is_finished && !state.has_answer && !state.is_relayed;
-        let is_over = self.reader.state().is_some_and(is_over);
+        let is_over = self.reader.state().is_some_and(|state| state.is_over);
         takes_over && !self.reader.has_answer() && !is_over
     }
 
     /// Leaves the rest of the response to the next daemon, if that knows the stream.
     fn leave(&self, guard: Option<&StreamGuard>, form: Form) -> bool {
         let Some(StreamGuard(conn)) = guard else { return false };
-        let is_known =
-            conn.is_passed_on() && self.goes_on(guard) && self.is_durable();
+        let is_known = conn.is_passed_on() && self.goes_on(guard) && self.is_durable();
         if is_known {
             conn.leave_response(self.unfinished(conn, form));
         }

@@ -26,7 +26,8 @@ pub(super) fn commit(
     reader: Reader,
     journal_at: Instant,
 ) -> Response<Body> {
-    let Asked { session, accept, version, is_json_until_close: until_close, initialize, .. } = asked;
+    let Asked { session, accept, version, is_json_until_close: until_close, initialize, .. } =
+        asked;
     let is_events = accept.events && !until_close;
     let session_id = initialize.as_ref().map(|_| header(session.id()));
     let initialize = initialize.filter(|request| request.len() <= SHORT_ENOUGH);

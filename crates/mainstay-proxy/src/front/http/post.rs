@@ -15,7 +15,6 @@ use mainstay_session::{Arrival, client_version};
 use tokio::sync::SemaphorePermit;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{DURABLE, Front};
 use super::body::Body;
 use super::connection_state::ConnectionState;
 use super::connections::ConnectionBudget;
@@ -24,6 +23,7 @@ use super::get;
 use super::head::{self, Accept, SESSION_ID, header};
 use super::hold;
 use super::reply::{self, Refusal};
+use super::{DURABLE, Front};
 use crate::frame::{self, Frame, FrameError, Id, Kind, Method, Outcome, Parsed};
 use crate::front::ProtocolVersion;
 use crate::front::batch::{Batch, is_batch};
@@ -104,8 +104,10 @@ pub(super) async fn take(
                 return Ok(Taken::Done(rest));
             }
             let (id, version) = (id_of(&message), session.version());
-            let asked = Asked { session, id, accept, version, is_json_until_close, initialize: None };
-            let arrival = repeated.map_or(Arrival::New, |was_asked| Arrival::Repeated { was_asked });
+            let asked =
+                Asked { session, id, accept, version, is_json_until_close, initialize: None };
+            let arrival =
+                repeated.map_or(Arrival::New, |was_asked| Arrival::Repeated { was_asked });
             Ok(Taken::Request(asked, Request::One(message, arrival)))
         }
         Kind::Notification | Kind::Result | Kind::Error => {
@@ -205,12 +207,7 @@ const FAILED: &str = "Mainstay failed to answer this request; its effect is unkn
     The cause is in the daemon's log.";
 
 /// Sends a request to its session, and waits for the answer for a short while.
-async fn ask(
-    front: &Front,
-    asked: Asked,
-    request: Request,
-    headers: HeaderMap,
-) -> Response<Body> {
+async fn ask(front: &Front, asked: Asked, request: Request, headers: HeaderMap) -> Response<Body> {
     let now = Instant::now();
     let due = now + DURABLE;
     let sent = panics::catch(|| match request {

@@ -29,8 +29,8 @@ use super::socket::{MaybeSocket, Socket};
 use super::store::{IDLE, Interrupted, MAX_DATA, RESPONSE, STREAMING, StoredConnection};
 use super::unfinished::{self, Finished, UnfinishedResponse};
 use super::{Config, Front, handle};
-use crate::catch_panic::CaughtByExecutor;
 use crate::Servers;
+use crate::catch_panic::CaughtByExecutor;
 
 /// How long to wait when a connection could not be accepted.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);

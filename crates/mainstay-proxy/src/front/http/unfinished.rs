@@ -112,9 +112,8 @@ async fn rest(front: &Front, response: &UnfinishedResponse) -> Option<Body> {
     }
     let session = front.core.find(server, session, None).await.ok()?;
     let event: EventId = event.parse().ok()?;
-    let resumed = |stream, start| {
-        Some(Source::new(&session, session.resume(stream, start)?, event.clone()))
-    };
+    let resumed =
+        |stream, start| Some(Source::new(&session, session.resume(stream, start)?, event.clone()));
     match (session.find(&event), *form) {
         (Found::General(start), Form::Events(opening)) => {
             get::general(front, &session, start, Some(event), opening)

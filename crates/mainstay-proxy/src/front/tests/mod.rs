@@ -1,30 +1,46 @@
-//! A core that does what a test says, for the tests of both fronts.
+//! A server with one run that does what a test says, for the tests of the front.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::collections::{BTreeSet, HashMap};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use bytes::Bytes;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tokio::sync::{mpsc, oneshot, watch};
 
-use super::run::wanted_version;
-use super::*;
-use crate::frame::{Kind, Method};
+use super::ProtocolVersion;
+use crate::frame::{Kind, Method, Parsed};
+use crate::{
+    AttachedRun, Availability, Decision, EventSink, Hello, Identity, IntakeGate, Isolation,
+    LastLine, LineLink, Link, Ports, RecordLookup, RunInfo, Server, Servers, Session, SessionClock,
+    SessionIds, SessionRecord, SessionStore, Settings, StateStore, Stderr, StreamKey, StreamNews,
+    Written,
+};
 
 /// The one server there is.
 pub(super) const SERVER: &str = "time";
 
-/// A core with one server.
-///
-/// `fast` is answered at once, `initialize` too unless its client is called `slow` or `refused`;
-/// every other request is handed to the test.
+const HELLO: &str = r#"{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"fake","version":"7"}}"#;
+
+/// One server whose run is scripted: `fast` is answered at once, every other request is handed to the test.
 pub(super) struct Fake {
-    intake_gate: Arc<IntakeGate>,
-    sessions: Arc<Mutex<BTreeMap<String, FakeSession>>>,
+    pub(super) servers: Arc<Servers>,
+    server: Server,
+    run: Mutex<Option<Run>>,
+    runs: AtomicU64,
+    sessions: AtomicU64,
     asked: mpsc::UnboundedSender<Asked>,
     posted: mpsc::UnboundedSender<String>,
-    opened: AtomicU32,
-    pub(super) is_full: AtomicBool,
+}
+
+/// The present run.
+struct Run {
+    stdout: mpsc::Sender<Bytes>,
+    _attached: AttachedRun,
 }
 
 /// What the test gets to see.
@@ -35,153 +51,148 @@ pub(super) struct Seen {
 
 /// A request that the test answers.
 pub(super) struct Asked {
-    pub(super) message: Parsed,
-    pub(super) out: Arc<Stream>,
-    pub(super) done: oneshot::Sender<()>,
-    /// Closes with the future of the request.
+    /// As the run sees it.
+    message: Parsed,
+    stdout: mpsc::Sender<Bytes>,
+    /// Closes when the request is cancelled.
     alive: oneshot::Receiver<()>,
 }
 
-#[derive(Clone)]
-pub(super) struct FakeSession(Arc<Inner>);
-
-struct Inner {
-    id: String,
-    version: Mutex<Option<ProtocolVersion>>,
-    streams: Streams,
-    asked: mpsc::UnboundedSender<Asked>,
-    posted: mpsc::UnboundedSender<String>,
-    all: Arc<Mutex<BTreeMap<String, FakeSession>>>,
-}
-
 impl Fake {
+    /// The server is up.
     pub(super) fn new() -> (Arc<Self>, Seen) {
+        let (fake, seen) = Self::starting();
+        fake.starts();
+        (fake, seen)
+    }
+
+    /// The server has not been up yet.
+    pub(super) fn starting() -> (Arc<Self>, Seen) {
         let (asked, asked_out) = mpsc::unbounded_channel();
         let (posted, posted_out) = mpsc::unbounded_channel();
-        let (opened, is_full) = (AtomicU32::new(0), AtomicBool::new(false));
-        let (sessions, intake_gate) = Default::default();
-        let fake = Self { intake_gate, sessions, asked, posted, opened, is_full };
+        let server = Server::new(SERVER, settings(), ports(), None);
+        let servers = Arc::<Servers>::default();
+        servers.insert(server.clone());
+        let (run, runs, sessions) = (Mutex::new(None), AtomicU64::new(0), AtomicU64::new(0));
+        let fake = Self { servers, server, run, runs, sessions, asked, posted };
         (Arc::new(fake), Seen { asked: asked_out, posted: posted_out })
     }
 
-    /// A session of this version.
-    pub(super) fn with(&self, version: ProtocolVersion) -> FakeSession {
-        let session = self.open(SERVER).unwrap();
-        *session.0.version.lock().unwrap() = Some(version);
-        session
+    /// A new run is up.
+    pub(super) fn starts(&self) {
+        self.starts_with(HELLO);
+    }
+
+    /// The same; it answers this to `initialize`.
+    pub(super) fn starts_with(&self, hello: &str) {
+        let (to_server, stdin) = mpsc::channel(1024);
+        let (stdout, from_server) = mpsc::channel(1024);
+        let (written, is_written) = watch::channel(0);
+        let link = LineLink {
+            to_server,
+            from_server,
+            junk: mpsc::channel(1).0,
+            written: is_written,
+            heard: watch::channel(0).0,
+            past: None,
+            interruptions: None,
+        };
+        let generation = self.runs.fetch_add(1, Ordering::Relaxed) + 1;
+        let hello = RawValue::from_string(hello.to_owned()).unwrap();
+        // It is initialized already, so it is attached at once.
+        let known = Some(Hello::read(hello, None).unwrap());
+        let info = RunInfo { generation, after: None, known, epoch: 1, session: None };
+        let attached = at_once(self.server.attach_run(Link::Lines(link), info)).unwrap();
+        let (asked, posted) = (self.asked.clone(), self.posted.clone());
+        drop(tokio::spawn(run(stdin, written, stdout.clone(), asked, posted)));
+        self.server.set_availability(Availability::Up(Arc::clone(&attached.run)));
+        *self.run.lock().unwrap() = Some(Run { stdout, _attached: attached });
+    }
+
+    /// The server is being started.
+    pub(super) fn is_coming(&self) {
+        self.server.set_availability(Availability::Coming { due: None, why: Arc::default() });
+    }
+
+    pub(super) fn is_down(&self) {
+        self.server.set_availability(Availability::Down { why: Arc::default() });
+    }
+
+    /// The run writes a line: a message to the only client with a request, or to the only client.
+    pub(super) fn says(&self, line: &str) {
+        let run = self.run.lock().unwrap();
+        let run = run.as_ref().expect("the server is up");
+        run.stdout.try_send(line.to_owned().into()).unwrap();
+    }
+
+    /// A session of this version. All fakes give the same ids.
+    pub(super) fn with(&self, version: ProtocolVersion) -> Session {
+        let id = format!("{:032x}", self.sessions.fetch_add(1, Ordering::Relaxed));
+        let params = format!(r#"{{"protocolVersion":"{version}","capabilities":{{}}}}"#);
+        self.server.restore(SessionRecord {
+            id: id.clone(),
+            server: SERVER.to_owned(),
+            params: params.into(),
+            version: version.as_str().to_owned(),
+            initialized: true,
+            level: None,
+            subscriptions: Vec::new(),
+            run: None,
+            upstream: None,
+            used_at: Duration::ZERO,
+        });
+        self.servers.session(SERVER, &id).unwrap()
     }
 
     pub(super) fn sessions(&self) -> usize {
-        self.sessions.lock().unwrap().len()
-    }
-}
-
-impl Core for Fake {
-    type Session = FakeSession;
-
-    fn intake_gate(&self) -> &Arc<IntakeGate> {
-        &self.intake_gate
+        self.server.session_count()
     }
 
-    fn open_as(&self, server: &str, _id: &str) -> Result<FakeSession, OpenError> {
-        self.open(server)
-    }
-
-    fn open(&self, server: &str) -> Result<FakeSession, OpenError> {
-        if server != SERVER {
-            return Err(OpenError::NoSuchServer);
-        }
-        if self.is_full.load(Ordering::Relaxed) {
-            return Err(OpenError::TooManySessions);
-        }
-        let session = FakeSession(Arc::new(Inner {
-            id: format!("{:032x}", self.opened.fetch_add(1, Ordering::Relaxed)),
-            version: Mutex::default(),
-            streams: Streams::new(),
-            asked: self.asked.clone(),
-            posted: self.posted.clone(),
-            all: Arc::clone(&self.sessions),
-        }));
-        self.sessions.lock().unwrap().insert(session.0.id.clone(), session.clone());
-        Ok(session)
-    }
-
-    fn session(&self, server: &str, id: &str) -> Result<FakeSession, Lookup> {
-        if server != SERVER {
-            return Err(Lookup::NoSuchServer);
-        }
-        self.sessions.lock().unwrap().get(id).cloned().ok_or(Lookup::NoSuchSession)
-    }
-
-    async fn load_from_disk(
-        &self,
-        _server: &str,
-        _id: &str,
-        _if_lost: Option<ProtocolVersion>,
-    ) -> Result<FakeSession, Lookup> {
-        Err(Lookup::NoSuchSession)
-    }
-
-    fn close(&self, server: &str, id: &str) -> Result<(), Lookup> {
-        self.session(server, id)?.abandon();
-        Ok(())
-    }
-}
-
-impl Session for FakeSession {
-    fn server(&self) -> &str {
-        SERVER
-    }
-
-    fn id(&self) -> &str {
-        &self.0.id
-    }
-
-    fn version(&self) -> Option<ProtocolVersion> {
-        *self.0.version.lock().unwrap()
-    }
-
-    fn request(&self, message: Parsed, out: Arc<Stream>) -> Answering {
-        let session = self.clone();
-        Box::pin(async move {
-            let id = message.id().unwrap().get().to_owned();
-            if message.method() == Some(&Method::Initialize) {
-                let text = String::from_utf8_lossy(message.text()).into_owned();
-                if text.contains("refused") {
-                    return out.finish(Some(error(&id, "refused")));
-                }
-                *session.0.version.lock().unwrap() = wanted_version(&message);
-                if !text.contains("slow") {
-                    return out.finish(Some(result(&id, "{}")));
-                }
+    /// Waits until there are so many sessions.
+    pub(super) async fn has_sessions(&self, count: usize) {
+        soon(async {
+            while self.sessions() != count {
+                tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            if message.method().map(Method::as_str) == Some("fast") {
-                return out.finish(Some(result(&id, r#"{"fast": true}"#)));
-            }
-            assert!(message.method().map(Method::as_str) != Some("fail"), "as if by a bug");
-            let fails_late = message.method().map(Method::as_str) == Some("fail late");
-            let ((done, is_done), (_alive, alive)) = (oneshot::channel(), oneshot::channel());
-            session.0.asked.send(Asked { message, out, done, alive }).ok();
-            is_done.await.ok();
-            assert!(!fails_late, "as if by a bug");
         })
+        .await;
     }
 
-    fn post(&self, message: Parsed) {
-        assert_ne!(message.kind(), Kind::Request);
-        let text = String::from_utf8(message.into_text().to_vec()).unwrap();
-        self.0.posted.send(text).ok();
+    pub(super) fn intake_gate(&self) -> &Arc<IntakeGate> {
+        self.servers.intake_gate()
     }
+}
 
-    fn streams(&self) -> &Streams {
-        &self.0.streams
-    }
-
-    fn listens(&self) {}
-
-    fn abandon(&self) {
-        self.0.streams.close();
-        self.0.all.lock().unwrap().remove(&self.0.id);
+/// Reads the lines for the server.
+async fn run(
+    mut stdin: mpsc::Receiver<Bytes>,
+    written: watch::Sender<u64>,
+    stdout: mpsc::Sender<Bytes>,
+    asked: mpsc::UnboundedSender<Asked>,
+    posted: mpsc::UnboundedSender<String>,
+) {
+    let mut open = HashMap::new();
+    while let Some(line) = stdin.recv().await {
+        written.send_modify(|written| *written += 1);
+        let message = Parsed::read(line).unwrap();
+        let id = message.id().map(|id| id.get().to_owned());
+        match (message.kind(), message.method().map(Method::as_str)) {
+            (Kind::Request, Some("fast")) => {
+                stdout.send(result(&id.unwrap(), r#"{"fast": true}"#)).await.unwrap();
+            }
+            (Kind::Request, _) => {
+                let (is_open, alive) = oneshot::channel::<()>();
+                open.insert(id.unwrap(), is_open);
+                asked.send(Asked { message, stdout: stdout.clone(), alive }).ok();
+            }
+            (Kind::Notification, Some("notifications/cancelled")) => {
+                let id = message.cancelled_id().expect("it says what is cancelled");
+                open.remove(message.get(id));
+            }
+            (Kind::Notification | Kind::Result | Kind::Error, _) => {
+                posted.send(String::from_utf8(message.text().to_vec()).unwrap()).ok();
+            }
+        }
     }
 }
 
@@ -193,65 +204,70 @@ impl Seen {
 
     /// Waits for a request.
     pub(super) async fn request(&mut self) -> Asked {
-        soon(self.asked.recv()).await.expect("the core is there")
+        soon(self.asked.recv()).await.expect("the server is there")
     }
 
     /// Waits for a message that wants no answer.
     pub(super) async fn post(&mut self) -> String {
-        soon(self.posted.recv()).await.expect("the core is there")
+        soon(self.posted.recv()).await.expect("the server is there")
     }
 }
 
 impl Asked {
-    pub(super) fn id(&self) -> String {
-        self.message.id().unwrap().get().to_owned()
+    /// The client's id of the request: see [`call`].
+    fn id(&self) -> String {
+        let message: Value = serde_json::from_slice(self.message.text()).unwrap();
+        message["params"]["id"].to_string()
     }
 
-    /// Answers with a result, and gives the answer.
+    /// Sends a message before the answer.
+    pub(super) fn says(&self, message: &str) {
+        self.write(message.to_owned().into());
+    }
+
+    /// Answers with a result, and gives the answer as the client gets it.
     pub(super) fn answers(self, content: &str) -> String {
-        let answer = result(&self.id(), content);
-        self.out.finish(Some(answer.clone()));
-        self.done.send(()).ok();
-        String::from_utf8(answer.to_vec()).unwrap()
+        self.write(result(self.message.id().unwrap().get(), content));
+        String::from_utf8(result(&self.id(), content).to_vec()).unwrap()
     }
 
-    /// Answers with an error, and gives the answer.
-    pub(super) fn fails(self, message: &str) -> String {
-        let answer = error(&self.id(), message);
-        self.out.finish(Some(answer.clone()));
-        self.done.send(()).ok();
-        String::from_utf8(answer.to_vec()).unwrap()
-    }
-
-    /// Ends without an answer.
-    pub(super) fn ends_silently(self) {
-        self.out.finish(None);
-        self.done.send(()).ok();
+    /// The client cancels the request.
+    pub(super) async fn cancelled_by(self, session: &Session) {
+        let params = format!(r#"{{"requestId":{}}}"#, self.id());
+        let method = "notifications/cancelled";
+        let text = format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#);
+        session.post(&Parsed::read(text.into()).unwrap());
+        self.given_up().await;
     }
 
     /// Waits until the request is given up.
     pub(super) async fn given_up(self) {
         soon(self.alive).await.unwrap_err();
     }
+
+    fn write(&self, line: Bytes) {
+        self.stdout.try_send(line).unwrap();
+    }
 }
 
-pub(super) fn result(id: &str, content: &str) -> Bytes {
+fn result(id: &str, content: &str) -> Bytes {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{content}}}"#).into()
 }
 
-fn error(id: &str, message: &str) -> Bytes {
-    format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-1,"message":"{message}"}}}}"#).into()
-}
-
-/// The text of a request.
+/// The text of a request. The run sees another id than the client's, so requests that the test answers have that as a
+/// parameter too.
 pub(super) fn call(id: u32, method: &str) -> String {
-    format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}"}}"#)
+    let params = match method {
+        "fast" => String::new(),
+        _ => format!(r#","params":{{"id":{id}}}"#),
+    };
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}"{params}}}"#)
 }
 
-/// The text of an `initialize` of a client with this name.
-pub(super) fn initialize(client: &str, version: &str) -> String {
+/// The text of an `initialize`.
+pub(super) fn initialize(version: &str) -> String {
     format!(
-        r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{{"protocolVersion":"{version}","capabilities":{{}},"clientInfo":{{"name":"{client}","version":"1"}}}}}}"#
+        r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{{"protocolVersion":"{version}","capabilities":{{}},"clientInfo":{{"name":"test","version":"1"}}}}}}"#
     )
 }
 
@@ -262,4 +278,92 @@ pub(super) fn note(name: &str) -> String {
 /// Waits for an event, with a limit that is longer than any time of ours.
 pub(super) async fn soon<T>(event: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(300), event).await.expect("the event should come")
+}
+
+/// What a future gives without waiting.
+fn at_once<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("it should be ready"),
+    }
+}
+
+fn settings() -> Settings {
+    Settings {
+        hold: Duration::from_secs(45),
+        replay: BTreeSet::new(),
+        quiet_restart: true,
+        isolate: false,
+        isolate_idle: Duration::from_secs(1800),
+    }
+}
+
+fn ports() -> Ports {
+    Ports {
+        store: Arc::new(Nothing),
+        event_sink: Arc::new(Nothing),
+        isolation: Arc::new(Nothing),
+        stderr: Arc::new(Nothing),
+        identity: Identity { name: "mainstay".to_owned(), version: "0".to_owned() },
+        clock: SessionClock::resumed(Duration::ZERO, tokio::time::Instant::now().into_std()),
+        ids: SessionIds::new(&[7; 32], 0),
+    }
+}
+
+/// Ports that do nothing.
+#[derive(Debug)]
+struct Nothing;
+
+impl StateStore for Nothing {
+    fn save(&self, _record: SessionRecord) {}
+
+    fn touched(&self, _now: Duration, _used: Vec<(String, Duration)>) {}
+
+    fn move_to_disk(&self, _record: SessionRecord) -> bool {
+        false
+    }
+
+    fn remove(&self, _id: &str) {}
+
+    fn save_copy(&self, _server: &str, _copy: Vec<u8>) {}
+
+    fn remove_server(&self, _server: &str) {}
+
+    fn note(&self, _stream: &StreamKey, _news: StreamNews) -> bool {
+        true
+    }
+}
+
+impl SessionStore for Nothing {
+    fn written(&self) -> Written {
+        Box::pin(async {})
+    }
+
+    fn find(&self, _id: &str) -> RecordLookup {
+        Box::pin(async { Ok(None) })
+    }
+}
+
+impl EventSink for Nothing {
+    fn record_decision(&self, _decision: Decision) {}
+
+    fn unreachable(&self, _server: &str, _generation: u64) {}
+}
+
+impl Isolation for Nothing {
+    fn start(&self, _server: &str, _session: &str) {}
+
+    fn find(&self, _server: &str, _session: &str) -> bool {
+        false
+    }
+
+    fn stop(&self, _server: &str, _session: &str) {}
+
+    fn release(&self, _server: &str, _session: &str) {}
+}
+
+impl Stderr for Nothing {
+    fn last_line(&self, _server: &str) -> LastLine {
+        Box::pin(async { None })
+    }
 }

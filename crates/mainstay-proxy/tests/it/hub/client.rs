@@ -1,8 +1,8 @@
 //! A client of a hub.
 
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mainstay_proxy::frame::Parsed;

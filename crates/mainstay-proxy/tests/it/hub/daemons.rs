@@ -275,9 +275,7 @@ async fn streams_are_found_by_their_events_in_the_next_daemon() {
     let session = world.hubs.session(NAME, &scene.session).unwrap();
     let record = &world.notes.requests()[0];
     let event: EventId = format!("{:016x}-0-37", record.key.number).parse().unwrap();
-    let Found::Request(stream, start) = session.find(&event) else {
-        panic!("it was taken up")
-    };
+    let Found::Request(stream, start) = session.find(&event) else { panic!("it was taken up") };
     let mut reader = session.resume(stream, start).unwrap();
     let server = world.finds(&scene.server, &[]).await;
     server.says(&answer(&scene.call, "done")).await;

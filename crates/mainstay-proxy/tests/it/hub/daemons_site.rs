@@ -1,6 +1,5 @@
 //! Sessions with servers that speak HTTP, which the next daemon goes on with.
 
-
 use mainstay_proxy::AttachedRun;
 use serde_json::json;
 

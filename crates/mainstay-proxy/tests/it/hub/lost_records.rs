@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use mainstay_proxy::Session;
 use mainstay_proxy::Lookup;
+use mainstay_proxy::Session;
 use mainstay_proxy::front::ProtocolVersion;
 
 use super::{Client, NAME, Notes, World, settings};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use mainstay_proxy::Session;
 use mainstay_proxy::Lookup;
+use mainstay_proxy::Session;
 use serde_json::json;
 use tokio::time::sleep;
 

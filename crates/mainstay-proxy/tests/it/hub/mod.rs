@@ -40,8 +40,8 @@ use tokio::sync::watch;
 
 use self::client::Client;
 use self::server::Server;
-use mainstay_proxy::{Server as Hub, Servers as Hubs};
 use crate::soon;
+use mainstay_proxy::{Server as Hub, Servers as Hubs};
 
 const NAME: &str = "time";
 const HOLD: Duration = Duration::from_secs(45);

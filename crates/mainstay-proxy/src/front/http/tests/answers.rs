@@ -48,7 +48,7 @@ async fn a_slow_request_becomes_an_event_stream() {
     assert_eq!(value(&head, "cache-control"), Some("no-cache"));
     assert_eq!(value(&head, "x-accel-buffering"), Some("no"));
     let asked = site.seen.request().await;
-    asked.out.push(note("first").into());
+    asked.says(&note("first"));
     let first = wire.sees("\n\n").await;
     let id = last_id(&first);
     let expected = format!("event: message\nid: {id}\nretry: 1000\ndata: {}\n\n", note("first"));
@@ -69,7 +69,7 @@ async fn a_message_before_the_answer_begins_the_stream_at_once() {
     let start = Instant::now();
     let mut wire = site.posts(&session, &call(1, "slow")).await;
     let asked = site.seen.request().await;
-    asked.out.push(note("progress").into());
+    asked.says(&note("progress"));
     let head = wire.head(200).await;
     assert_eq!(value(&head, "content-type"), Some("text/event-stream"));
     assert!(wire.sees("\n\n").await.contains("progress"));
@@ -105,7 +105,7 @@ async fn a_silent_stream_is_kept_alive_by_comments() {
     }
     let asked = site.seen.request().await;
     wait(Duration::from_secs(5)).await;
-    asked.out.push(note("sign of life").into());
+    asked.says(&note("sign of life"));
     wire.sees("\n\n").await;
     wire.sees(":\n").await;
     assert_eq!(start.elapsed(), Duration::from_secs(45));
@@ -126,7 +126,7 @@ async fn a_client_that_takes_only_json_gets_white_space_first() {
         assert_eq!(start.elapsed(), Duration::from_secs(seconds));
     }
     let asked = site.seen.request().await;
-    asked.out.push(note("progress").into());
+    asked.says(&note("progress"));
     let answer = asked.answers("{}");
     let rest = wire.sees("0\r\n\r\n").await;
     assert!(rest.contains(&answer) && !rest.contains("progress"), "{rest}");
@@ -164,11 +164,19 @@ async fn a_client_that_takes_only_events_gets_a_quick_answer_as_one() {
 async fn notifications_and_answers_are_accepted() {
     let mut site = Site::new();
     let session = site.fake.with(NEW);
-    for message in [note("cancelled"), r#"{"jsonrpc":"2.0","id":1,"result":{}}"#.to_owned()] {
+    // The server has asked this client something.
+    site.fake.says(r#"{"jsonrpc":"2.0","id":1,"method":"ask"}"#);
+    let mut stream = site.gets(&session, None).await;
+    let client_id = r#""mainstay-1-1""#;
+    stream.sees(client_id).await;
+    let answer = |id| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#);
+    for (message, seen) in
+        [(note("cancelled"), note("cancelled")), (answer(client_id), answer("1"))]
+    {
         let mut wire = site.posts(&session, &message).await;
         let reply = wire.reply().await;
         assert_eq!((reply.status, &*reply.body), (202, ""));
-        assert_eq!(site.seen.post().await, message);
+        assert_eq!(site.seen.post().await, seen);
     }
 }
 
@@ -177,12 +185,12 @@ async fn a_cancelled_request_has_no_answer() {
     let mut site = Site::new();
     let session = site.fake.with(NEW);
     let mut wire = site.posts(&session, &call(1, "slow")).await;
-    site.seen.request().await.ends_silently();
+    site.seen.request().await.cancelled_by(&session).await;
     assert_eq!(wire.reply().await.status, 202);
     let mut wire = site.posts(&session, &call(2, "slow")).await;
     wire.head(200).await;
     wire.sees("data: \n\n").await;
-    site.seen.request().await.ends_silently();
+    site.seen.request().await.cancelled_by(&session).await;
     wire.ends().await;
 }
 
@@ -190,50 +198,51 @@ async fn a_cancelled_request_has_no_answer() {
 async fn initialize_opens_a_session() {
     let mut site = Site::new();
     let mut wire = site.connect();
-    wire.send(&begin(&initialize("test", "2025-11-25"))).await;
+    wire.send(&begin(&initialize("2025-11-25"))).await;
     let reply = wire.reply().await;
     let id = value(&reply.head, "mcp-session-id").expect("a session has begun");
-    assert_eq!(id.len(), 32);
+    assert_eq!(id.len(), 72);
     wire.send(&post(id, BOTH, &call(1, "fast"))).await;
     assert_eq!(wire.reply().await.status, 200);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_initialize_tells_the_session_before_the_answer() {
-    let mut site = Site::new();
+    let mut site = Site::starting();
     let mut wire = site.connect();
-    wire.send(&begin(&initialize("slow", "2025-11-25"))).await;
+    wire.send(&begin(&initialize("2025-11-25"))).await;
     let head = wire.head(200).await;
     assert!(value(&head, "mcp-session-id").is_some(), "{head}");
     wire.sees("data: \n\n").await;
-    let answer = site.seen.request().await.answers("{}");
-    wire.sees(&answer).await;
+    site.fake.starts();
+    wire.sees(r#""id":0,"result""#).await;
+    wire.sees("\n\n").await;
     wire.ends().await;
     assert_eq!(site.fake.sessions(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_initialize_leaves_no_session() {
-    let mut site = Site::new();
+    let mut site = Site::starting();
+    site.fake.is_down();
     let mut wire = site.connect();
-    wire.send(&begin(&initialize("refused", "2025-11-25"))).await;
+    wire.send(&begin(&initialize("2025-11-25"))).await;
     let reply = wire.reply().await;
     assert_eq!(reply.status, 200);
     assert_eq!(value(&reply.head, "mcp-session-id"), None);
     assert_eq!(site.fake.sessions(), 0);
 
-    wire.send(&begin(&initialize("slow", "2025-11-25"))).await;
-    let asked = site.seen.request().await;
-    assert_eq!(site.fake.sessions(), 1);
+    site.fake.is_coming();
+    wire.send(&begin(&initialize("2025-11-25"))).await;
+    site.fake.has_sessions(1).await;
     drop(wire);
-    asked.given_up().await;
-    assert_eq!(site.fake.sessions(), 0);
+    site.fake.has_sessions(0).await;
 
     let mut wire = site.connect();
-    wire.send(&begin(&initialize("slow", "2025-11-25"))).await;
+    wire.send(&begin(&initialize("2025-11-25"))).await;
     wire.head(200).await;
-    let answer = site.seen.request().await.fails("no");
-    wire.sees(&answer).await;
+    site.fake.is_down();
+    wire.sees(r#""id":0,"error""#).await;
     wire.sees("0\r\n\r\n").await;
     assert_eq!(site.fake.sessions(), 0);
 }
@@ -262,15 +271,17 @@ async fn a_batch_is_answered_with_an_array_or_with_events() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_with_line_ends_stays_one_event() {
-    let mut site = Site::new();
-    let session = site.fake.with(OLD);
-    let mut wire = site.posts(&session, &call(1, "slow")).await;
+    // Lines have no line ends, but what a server answered to `initialize` may have been stored with some.
+    let mut site = Site::starting();
+    let mut wire = site.connect();
+    wire.send(&begin(&initialize("2025-06-18"))).await;
     wire.head(200).await;
     let long = "x".repeat(5000);
-    let answer = site.seen.request().await.answers(&format!("{{\r\n\"a\":\n\"{long}\"}}"));
+    let hello = format!("{{\r\n\"protocolVersion\":\n\"2025-06-18\",\r\n\"a\":\n\"{long}\"}}");
+    site.fake.starts_with(&hello);
     let all = wire.sees("0\r\n\r\n").await;
     assert_eq!(all.matches("data: ").count(), 1);
-    assert!(all.contains(&answer.replace(['\r', '\n'], " ")), "{all}");
+    assert!(all.contains(&hello.replace(['\r', '\n'], " ")), "{all}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -295,19 +306,20 @@ async fn python_clients_that_refuse_large_events_get_json_until_the_connection_c
 async fn a_panic_fails_its_request_and_nothing_else() {
     let mut site = Site::new();
     let session = site.fake.with(NEW);
-    let mut wire = site.posts(&session, &call(1, "fail")).await;
+    let mut wire = site.posts(&session, &call(1, "mainstay/test-panic")).await;
     let reply = wire.reply().await;
     assert!(reply.body.contains(r#""id":1,"error""#), "{}", reply.body);
     assert!(reply.body.contains("effect is unknown"), "{}", reply.body);
 
-    wire.send(&post(session.id(), BOTH, &call(2, "fail late"))).await;
+    // What the server writes ends its run.
+    wire.send(&post(session.id(), BOTH, &call(2, "slow"))).await;
     wire.head(200).await;
-    let asked = site.seen.request().await;
-    drop(asked.done);
+    site.seen.request().await.says(&note("mainstay/test-panic"));
     wire.sees("\"id\":2,\"error\"").await;
     wire.sees("\n\n").await;
     wire.ends().await;
 
+    site.fake.starts();
     wire.send(&post(session.id(), BOTH, &call(3, "fast"))).await;
     assert!(wire.reply().await.body.contains("fast"), "the connection goes on");
 }

@@ -23,7 +23,7 @@ fn piece() -> impl Strategy<Value = Vec<u8>> {
         text("0\r\n\r\n"),
         text("\r\n"),
         Just(call(1, "fast").into_bytes()),
-        Just(initialize("test", "2025-11-25").into_bytes()),
+        Just(initialize("2025-11-25").into_bytes()),
     ]
 }
 

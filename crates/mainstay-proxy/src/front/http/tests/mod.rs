@@ -11,16 +11,17 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
 
 use super::*;
-use crate::front::tests::{Fake, FakeSession, Seen, soon};
-use crate::front::{ProtocolVersion, Session};
+use crate::Session;
+use crate::front::ProtocolVersion;
+use crate::front::tests::{Fake, Seen, soon};
 
 const BOTH: &str = "application/json, text/event-stream";
 
-/// A front before a scripted core, reached without sockets, so that tests own time.
+/// A front before a scripted server, reached without sockets, so that tests own time.
 struct Site {
     fake: Arc<Fake>,
     seen: Seen,
-    front: Arc<Front<Fake>>,
+    front: Arc<Front>,
     connections: connections::Connections<serve::Left<DuplexStream>>,
 }
 
@@ -37,9 +38,17 @@ impl Site {
         Self::of(Config { budget: ConnectionBudget::new(connections), ..config(Limits::default()) })
     }
 
+    /// The server has not been up yet.
+    fn starting() -> Self {
+        Self::before(Fake::starting(), config(Limits::default()))
+    }
+
     fn of(config: Config) -> Self {
-        let (fake, seen) = Fake::new();
-        let front = Arc::new(Front::new(Arc::clone(&fake), config));
+        Self::before(Fake::new(), config)
+    }
+
+    fn before((fake, seen): (Arc<Fake>, Seen), config: Config) -> Self {
+        let front = Arc::new(Front::new(Arc::clone(&fake.servers), config));
         let connections = connections::Connections::new(&front.config.budget);
         Self { fake, seen, front, connections }
     }
@@ -60,14 +69,14 @@ impl Site {
     }
 
     /// Sends a request of a session on a new connection.
-    async fn posts(&mut self, session: &FakeSession, body: &str) -> Wire<DuplexStream> {
+    async fn posts(&mut self, session: &Session, body: &str) -> Wire<DuplexStream> {
         let mut wire = self.connect();
         wire.send(&post(session.id(), BOTH, body)).await;
         wire
     }
 
     /// Opens a stream of a session on a new connection.
-    async fn gets(&mut self, session: &FakeSession, last: Option<&str>) -> Wire<DuplexStream> {
+    async fn gets(&mut self, session: &Session, last: Option<&str>) -> Wire<DuplexStream> {
         let mut wire = self.connect();
         wire.send(&get(session.id(), last)).await;
         wire

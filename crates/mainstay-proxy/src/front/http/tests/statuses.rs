@@ -1,7 +1,7 @@
 //! What is refused, and how.
 
 use super::*;
-use crate::front::tests::{call, initialize, note};
+use crate::front::tests::{SERVER, call, initialize, note};
 
 /// Sends a request and checks the status, and what its head or body contains.
 async fn check(site: &mut Site, text: &str, status: u16, content: &str) {
@@ -15,7 +15,7 @@ async fn check(site: &mut Site, text: &str, status: u16, content: &str) {
 }
 
 /// A POST of a session with one header exchanged.
-fn with(session: &FakeSession, header: &str, value: &str) -> String {
+fn with(session: &Session, header: &str, value: &str) -> String {
     let body = call(1, "fast");
     let text = post(session.id(), BOTH, &body);
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
@@ -117,7 +117,7 @@ async fn bodies_that_make_no_sense_are_refused() {
         check(&mut site, &post(session.id(), BOTH, body), 400, content).await;
     }
     let session = site.fake.with(ProtocolVersion::V2025_03_26);
-    let hello = format!("[{}]", initialize("test", "2025-03-26"));
+    let hello = format!("[{}]", initialize("2025-03-26"));
     for (body, content) in
         [("[]", "empty"), ("[7]", "no JSON-RPC"), ("[[]]", "batch"), (&*hello, "initialize")]
     {
@@ -154,7 +154,7 @@ async fn a_long_body_without_a_length_is_refused() {
 #[tokio::test(start_paused = true)]
 async fn unknown_servers_are_told_like_ended_sessions() {
     let mut site = Site::new();
-    let text = begin(&initialize("test", "2025-11-25")).replace("/time/", "/gone/");
+    let text = begin(&initialize("2025-11-25")).replace("/time/", "/gone/");
     check(&mut site, &text, 404, "-32001").await;
     let session = site.fake.with(NEW);
     let text = post(session.id(), BOTH, &call(1, "fast")).replace("/time/", "/gone/");
@@ -165,7 +165,7 @@ async fn unknown_servers_are_told_like_ended_sessions() {
 async fn a_session_is_initialized_once() {
     let mut site = Site::new();
     let session = site.fake.with(NEW);
-    let hello = initialize("test", "2025-11-25");
+    let hello = initialize("2025-11-25");
     check(&mut site, &post(session.id(), BOTH, &hello), 400, "initialized already").await;
     assert_eq!(site.fake.sessions(), 1);
     // Some clients keep the id of a session that has ended.
@@ -187,7 +187,7 @@ async fn a_page_on_loopback_may_read_answers_and_no_other_page_may() {
     check(&mut site, &preflight(page), 204, &allow).await;
     check(&mut site, &preflight(page), 204, "access-control-allow-headers: accept, ").await;
     check(&mut site, &with(&session, "Origin", page), 200, &allow).await;
-    let hello = begin(&initialize("test", "2025-11-25"));
+    let hello = begin(&initialize("2025-11-25"));
     let hello = hello.replacen("Accept:", &format!("Origin: {page}\r\nAccept:"), 1);
     check(&mut site, &hello, 200, "access-control-expose-headers: mcp-session-id").await;
     let unknown = with(&session, "Origin", page).replace(session.id(), "unknown");
@@ -209,8 +209,9 @@ async fn a_page_on_loopback_may_read_answers_and_no_other_page_may() {
 #[tokio::test(start_paused = true)]
 async fn a_limit_of_sessions_is_told_in_an_answer() {
     let mut site = Site::new();
-    site.fake.is_full.store(true, std::sync::atomic::Ordering::Relaxed);
-    let text = begin(&initialize("test", "2025-11-25"));
+    while site.fake.servers.open(SERVER).is_ok() {}
+    assert_eq!(site.fake.sessions(), 20_000);
+    let text = begin(&initialize("2025-11-25"));
     check(&mut site, &text, 200, r#""id":0,"error""#).await;
 }
 
