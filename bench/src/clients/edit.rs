@@ -26,7 +26,8 @@ pub(super) fn measure(document: &Document, edits: u32) -> Result<Times, ClientBe
             let added = reading.upsert("time", &entry.fields, entry.owned)?;
             Ok::<_, ClientBenchError>((reading.to_create()?, added))
         })?;
-        let removed = remove.time(|| ParsedText::parse(&added, &place)?.remove("time", &created))?;
+        let removed =
+            remove.time(|| ParsedText::parse(&added, &place)?.remove("time", &created))?;
         if removed != *text || added.len() <= text.len() {
             return Err(ClientBenchError::Harmed { client: client.id, what: "the text changed" });
         }

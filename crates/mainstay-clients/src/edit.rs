@@ -189,8 +189,8 @@ impl<'t> ParsedText<'t> {
             Body::Json(body) => body.restore(name, removed, absent)?,
             Body::Toml(body) => body.restore(removed, absent),
         });
-        let Ok(reading) = ParsedText::parse(&restored, place) else { return Ok(None) };
-        let mut entries = reading.entries()?;
+        let Ok(parsed) = ParsedText::parse(&restored, place) else { return Ok(None) };
+        let mut entries = parsed.entries()?;
         let is_back = entries.extract_if(.., |(key, _)| key == name).count() == 1;
         // In TOML the order of entries depends on their first tables, so only values are compared.
         let others = self.entries()?;

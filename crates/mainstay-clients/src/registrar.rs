@@ -56,7 +56,7 @@ pub struct EntryStatus {
     pub name: String,
     pub standing: Standing,
     /// Its content, if it is in the file.
-    pub says: Option<Value>,
+    pub value: Option<Value>,
 }
 
 impl Registrar {
@@ -130,7 +130,7 @@ impl Registrar {
         let entry = client.entry(target)?;
         let elsewhere = self.move_record(client, &located.file, server)?;
         let carried_over =
-            elsewhere.iter().find_map(|old| self.says(client, old)).unwrap_or_default();
+            elsewhere.iter().find_map(|old| self.all_fields(client, old)).unwrap_or_default();
         let operation = Operation::Add { fields: &entry.fields, carried_over: &carried_over, mode };
         let change = self.run(client, located.file, server, operation)?;
         for old in elsewhere {
@@ -166,11 +166,11 @@ impl Registrar {
     }
 
     /// All fields of our entry, including the user's own; of a temporarily removed one, those it had.
-    fn says(&self, client: &'static Client, record: &Record) -> Option<Fields> {
+    fn all_fields(&self, client: &'static Client, record: &Record) -> Option<Fields> {
         let parse = |text: Option<&str>| {
             let refused = |source| ClientError::Edit { file: record.file.clone(), source };
-            let (_, reading) = client.read(text.unwrap_or_default()).map_err(refused)?;
-            reading.find(&record.server).map_err(refused)
+            let (_, parsed) = client.read(text.unwrap_or_default()).map_err(refused)?;
+            parsed.find(&record.server).map_err(refused)
         };
         let read = || self.writer.read(&record.file, parse);
         let Some(found) = self.guard(&record.file, AddMode::Maintain, read).ok()? else {
@@ -346,8 +346,8 @@ fn entries(
     records: &[Record],
 ) -> Result<Vec<EntryStatus>, EditError> {
     let now = clock::now();
-    let (_, reading) = client.read(text.unwrap_or_default())?;
-    let there = reading.entries()?;
+    let (_, parsed) = client.read(text.unwrap_or_default())?;
+    let there = parsed.entries()?;
     let record_of = |name: &str| records.iter().find(|record| record.server == name);
     let missing: Vec<_> = records
         .iter()
@@ -356,13 +356,13 @@ fn entries(
         .map(|record| {
             let observed = if text.is_some() { Observed::Missing } else { Observed::NoFile };
             let standing = ledger::standing(Some(record), observed, client.owned, now);
-            EntryStatus { name: record.server.clone(), standing, says: None }
+            EntryStatus { name: record.server.clone(), standing, value: None }
         })
         .collect();
-    let there = there.into_iter().map(|(name, says)| {
-        let observed = Observed::There(&says);
+    let there = there.into_iter().map(|(name, value)| {
+        let observed = Observed::There(&value);
         let standing = ledger::standing(record_of(&name), observed, client.owned, now);
-        EntryStatus { name, standing, says: Some(says) }
+        EntryStatus { name, standing, value: Some(value) }
     });
     Ok(there.chain(missing).collect())
 }

@@ -50,8 +50,8 @@ pub struct Client {
     pub owned: &'static [&'static str],
     /// What proves that the client is installed. An existing config file always does.
     pub evidence: &'static [Evidence],
-    /// How the client locks its file.
-    pub lock: LockProtocol,
+    /// How the client locks its file, if it does.
+    pub lock: Option<LockProtocol>,
     /// The effect of a refresh.
     pub refresh: Refresh,
     /// Whether it rejects a file with a byte order mark, and so every server in it.
@@ -202,21 +202,14 @@ impl Refresh {
     }
 }
 
-/// How a client locks its file while it writes.
+/// How a client locks its file while it writes: with a directory `<file>.lock`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LockProtocol {
-    /// Not at all.
-    None,
-    /// An empty directory `<file>.lock`, as `proper-lockfile` creates it.
-    EmptyDirectory {
-        /// The age at which a lock is stale.
-        stale: Duration,
-    },
-    /// A directory `<file>.lock` with a marker of its owner, renamed into place.
-    OwnedDirectory {
-        /// The age at which a lock is stale.
-        stale: Duration,
-    },
+pub struct LockProtocol {
+    /// Whether the directory contains a marker of its owner and is renamed into place. Otherwise it is empty, as
+    /// `proper-lockfile` creates it.
+    pub has_marker: bool,
+    /// The age at which a lock is stale.
+    pub stale: Duration,
 }
 
 #[cfg(test)]

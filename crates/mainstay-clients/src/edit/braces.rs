@@ -63,6 +63,16 @@ pub(super) enum Style {
     Lines { newline: &'static str, indent: String, unit: String },
 }
 
+impl Style {
+    /// What precedes a value.
+    fn lead(&self) -> String {
+        match self {
+            Self::Line { spaced } => if *spaced { " " } else { "" }.to_owned(),
+            Self::Lines { newline, indent, .. } => format!("{newline}{indent}"),
+        }
+    }
+}
+
 /// The members between two braces, as byte ranges of a text.
 #[derive(Debug)]
 pub(super) struct Members<'t> {
@@ -381,37 +391,29 @@ impl Members<'_> {
 
     fn append_after(&self, last: usize, style: &Style, member: &str) -> Vec<Splice> {
         let tail = self.tail(last);
-        match (style, tail.comma) {
-            (Style::Lines { newline, indent, .. }, None) => vec![
-                Splice::insert(self.items[last].range.end, ","),
-                Splice::insert(tail.end, format!("{newline}{indent}{member}")),
-            ],
-            (Style::Lines { newline, indent, .. }, Some(_)) => {
-                vec![Splice::insert(tail.end, format!("{newline}{indent}{member},"))]
-            }
-            (Style::Line { spaced }, None) => {
-                vec![Splice::insert(tail.end, format!(",{}{member}", space(*spaced)))]
-            }
-            (Style::Line { spaced }, Some(_)) => {
-                vec![Splice::insert(tail.end, format!("{}{member},", space(*spaced)))]
-            }
-        }
+        let lead = style.lead();
+        let comma = match (style, tail.comma) {
+            (_, Some(_)) => return vec![Splice::insert(tail.end, format!("{lead}{member},"))],
+            (Style::Lines { .. }, None) => self.items[last].range.end,
+            (Style::Line { .. }, None) => tail.end,
+        };
+        vec![Splice::insert(comma, ","), Splice::insert(tail.end, format!("{lead}{member}"))]
     }
 
     fn fill(&self, style: &Style, member: &str) -> Splice {
-        let last_comment =
-            self.pieces(self.inner.clone()).into_iter().rfind(|piece| piece.kind.is_comment());
-        match (style, last_comment) {
-            (Style::Lines { newline, indent, .. }, None) => Splice::replace(
-                self.inner.clone(),
-                format!("{newline}{indent}{member}{newline}{}", self.margin),
-            ),
-            (Style::Line { spaced }, None) => {
-                let space = space(*spaced);
-                Splice::replace(self.inner.clone(), format!("{space}{member}{space}"))
+        let lead = style.lead();
+        let comment =
+            self.pieces(self.inner.clone()).into_iter().rfind(|one| one.kind.is_comment());
+        match (style, comment) {
+            (Style::Lines { newline, .. }, None) => {
+                let margin = self.margin;
+                Splice::replace(self.inner.clone(), format!("{lead}{member}{newline}{margin}"))
             }
-            (Style::Lines { newline, indent, .. }, Some(comment)) => {
-                Splice::insert(comment.end, format!("{newline}{indent}{member}"))
+            (Style::Line { .. }, None) => {
+                Splice::replace(self.inner.clone(), format!("{lead}{member}{lead}"))
+            }
+            (Style::Lines { .. }, Some(comment)) => {
+                Splice::insert(comment.end, format!("{lead}{member}"))
             }
             (Style::Line { .. }, Some(comment)) => {
                 Splice::insert(comment.end, format!(" {member}"))
@@ -493,8 +495,4 @@ impl Members<'_> {
 /// The first kind other than white space within a line.
 fn first_solid<'p>(mut pieces: impl Iterator<Item = &'p Piece>) -> Option<Kind> {
     pieces.find(|piece| piece.kind != Kind::Space).map(|piece| piece.kind)
-}
-
-fn space(spaced: bool) -> &'static str {
-    if spaced { " " } else { "" }
 }

@@ -13,7 +13,6 @@ use super::text::{self, Kind, Splice, apply, first_newline, newline_of, pieces};
 use super::value::{Fields, Value, changes};
 use super::{Created, EditError, Format, Position};
 
-/// A text that has been read.
 pub(super) struct ParsedText<'t> {
     text: &'t str,
     format: Format,
@@ -102,8 +101,8 @@ impl<'t> ParsedText<'t> {
             return Ok(apply(self.text, container.restore(slot, removed, absent)));
         }
         let created = self.upsert(name, &Fields::new(), &[])?;
-        let reading = ParsedText::parse(&created, self.format, self.keys)?;
-        let (container, index) = (reading.container(), reading.index(name)?);
+        let parsed = ParsedText::parse(&created, self.format, self.keys)?;
+        let (container, index) = (parsed.container(), parsed.index(name)?);
         let (container, index) = container.zip(index).expect("the entry was just added");
         let range = container.items[index].range.clone();
         Ok(apply(&created, vec![Splice::replace(range, &removed.text)]))

@@ -21,7 +21,6 @@ use super::text::{Splice, apply, newline_of};
 use super::value::{Fields, Value, changes};
 use super::{Created, EditError};
 
-/// A text that has been read.
 pub(super) struct ParsedText<'t> {
     /// The text; its last line is ended.
     text: Cow<'t, str>,
@@ -37,9 +36,9 @@ impl<'t> ParsedText<'t> {
         let (has_end, text) = (has_end(text), with_end(text));
         let document = parse(&text)?;
         let statements = statements(&document);
-        let reading = Self { text, has_end, keys, document, statements };
-        reading.chain()?;
-        Ok(reading)
+        let parsed = Self { text, has_end, keys, document, statements };
+        parsed.chain()?;
+        Ok(parsed)
     }
 
     pub(super) fn upsert(

@@ -27,11 +27,7 @@ pub(super) struct ClientLock<'a> {
 
 /// Takes the client's lock, if it uses one. The wait is bounded.
 pub(super) fn acquire(file: &OpenFile) -> Result<Option<ClientLock<'_>>, FileError> {
-    let (kind, stale) = match file.client.lock {
-        LockProtocol::None => return Ok(None),
-        LockProtocol::EmptyDirectory { stale } => (Kind::Empty, stale),
-        LockProtocol::OwnedDirectory { stale } => (Kind::Owned, stale),
-    };
+    let Some(LockProtocol { has_marker, stale }) = file.client.lock else { return Ok(None) };
     // Clients put it beside the path that they use, not beside the target of a link.
     let dir = with_ending(&file.path, ".lock");
     file.writer.perform(Step::Lock, &dir, || sweep(&dir, &file.lock))?;
@@ -42,7 +38,7 @@ pub(super) fn acquire(file: &OpenFile) -> Result<Option<ClientLock<'_>>, FileErr
     while waited <= lock_timeout {
         match remove_if_abandoned(&dir, stale, &file.lock).map_err(failed)? {
             Found::Nothing => {
-                if let Some(theirs) = try_acquire(&dir, kind, &file.lock).map_err(failed)? {
+                if let Some(theirs) = try_acquire(&dir, has_marker, &file.lock).map_err(failed)? {
                     return Ok(Some(theirs));
                 }
             }
@@ -72,12 +68,6 @@ enum Found {
     Held,
     /// Something old that is not a lock. The client cannot take its lock either, and writes without it.
     NotALock,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Empty,
-    Owned,
 }
 
 /// What we record about a lock that we take: the token in its temporary name, and the identity of its directory.
@@ -127,7 +117,7 @@ fn sweep(dir: &Path, ours: &FileLock) -> io::Result<()> {
 /// recorded before it exists.
 fn try_acquire<'a>(
     dir: &Path,
-    kind: Kind,
+    has_marker: bool,
     ours: &'a FileLock,
 ) -> io::Result<Option<ClientLock<'a>>> {
     let mut note = Note { token: token(), identity: String::new() };
@@ -136,16 +126,13 @@ fn try_acquire<'a>(
     DirBuilder::new().mode(0o700).create(&staged)?;
     let marker = format!("owner.{}", note.token);
     let moved = (|| {
-        if kind == Kind::Owned {
+        if has_marker {
             fs::write(staged.join(&marker), &note.token)?;
         }
         note.identity = identity(&fs::symlink_metadata(&staged)?);
         note.save(ours)?;
-        match kind {
-            Kind::Empty => rename_no_replace(&staged, dir),
-            // Fails if one with a marker exists; an empty one has no owner.
-            Kind::Owned => fs::rename(&staged, dir),
-        }
+        // Fails if one with a marker exists; an empty one has no owner.
+        if has_marker { fs::rename(&staged, dir) } else { rename_no_replace(&staged, dir) }
     })();
     match moved {
         Ok(()) => Ok(Some(ClientLock { dir: dir.to_owned(), note, ours })),

@@ -135,13 +135,13 @@ fn present(record: &Record, found: &Value, owned: &[&str], now: Timestamp) -> St
     if drifted.is_empty() {
         return Standing::Ours;
     }
-    let says = |fields: &Option<Fields>| {
+    let matches = |fields: &Option<Fields>| {
         fields.as_ref().is_some_and(|fields| differing(fields, found, owned).is_empty())
     };
     match &record.state {
-        State::Adding { former } if says(former) => Standing::Ours,
+        State::Adding { former } if matches(former) => Standing::Ours,
         State::Present | State::Adding { .. } | State::Leaving
-            if is_fresh(record, now) && says(&record.former) =>
+            if is_fresh(record, now) && matches(&record.former) =>
         {
             Standing::Overwritten
         }
@@ -165,10 +165,10 @@ pub(crate) fn differing(fields: &Fields, found: &Value, owned: &[&str]) -> Vec<S
     owned.iter().filter(differs).map(|field| (*field).to_owned()).collect()
 }
 
-/// What to do to add an entry. `says_it`: the owned fields in the file have the right values.
-pub(crate) fn decide_add(standing: Standing, says_it: bool, mode: AddMode) -> Verdict {
+/// What to do to add an entry. `is_current`: the owned fields in the file have the right values.
+pub(crate) fn decide_add(standing: Standing, is_current: bool, mode: AddMode) -> Verdict {
     match (standing, mode) {
-        (Standing::Ours | Standing::Foreign | Standing::Drifted { .. }, _) if says_it => {
+        (Standing::Ours | Standing::Foreign | Standing::Drifted { .. }, _) if is_current => {
             Verdict::Keep(Done::AlreadyThere)
         }
         (Standing::Foreign, _) => left(Left::Foreign),

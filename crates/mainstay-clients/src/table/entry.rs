@@ -78,13 +78,13 @@ impl Client {
     pub fn read<'t>(&self, text: &'t str) -> Result<(Place<'static>, ParsedText<'t>), EditError> {
         let read = |keys| {
             let place = self.place_at(keys);
-            ParsedText::parse(text, &place).map(|reading| (place, reading))
+            ParsedText::parse(text, &place).map(|parsed| (place, parsed))
         };
         match self.keys {
             Keys::At(keys) => read(keys),
             Keys::Either { flat, nested, markers } => {
-                let (place, reading) = read(flat)?;
-                if is_newer(&reading, markers)? { read(nested) } else { Ok((place, reading)) }
+                let (place, parsed) = read(flat)?;
+                if is_newer(&parsed, markers)? { read(nested) } else { Ok((place, parsed)) }
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The rows. Paths, keys and shapes are those of the clients' own sources where these can be had.
+//! The rows. Paths, keys and formats are from the clients' source code where it is public.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const TYPED_STDIO: Template =
     &[("type", Slot::Text("stdio")), ("command", Slot::Command), ("args", Slot::Args)];
 const TYPED_OWNED: &[&str] = &["type", "url", "command", "args"];
 
-/// What most rows have in common; they name what they differ in.
+/// The defaults of all rows.
 const USUAL: Client = Client {
     id: "",
     product: "",
@@ -34,12 +34,12 @@ const USUAL: Client = Client {
     stdio: PLAIN_STDIO,
     owned: PLAIN_OWNED,
     evidence: &[],
-    lock: LockProtocol::None,
+    lock: None,
     refresh: Refresh::Useless("none that it helps"),
     rejects_bom: false,
 };
 
-/// What the rows of VS Code have in common.
+/// The defaults of the rows of VS Code.
 const VSCODE: Client = Client {
     format: Format::Jsonc,
     keys: Keys::At(&["servers"]),
@@ -92,8 +92,8 @@ pub(super) const CLIENTS: &[Client] = &[
             variable("CLINE_DATA_DIR", "settings/cline_mcp_settings.json"),
             variable("CLINE_DIR", "data/settings/cline_mcp_settings.json"),
         ],
-        // The present extension reads only the first and takes over the second once, so what is
-        // written to the second later goes unseen.
+        // The current extension reads only the first file. It imports the second one once, so later changes of that one
+        // have no effect.
         files: &[
             Candidate {
                 file: home(".cline/data/settings/cline_mcp_settings.json"),
@@ -106,14 +106,14 @@ pub(super) const CLIENTS: &[Client] = &[
                 applies_if: app("Code/User/globalStorage/saoudrizwan.claude-dev"),
             },
         ],
-        // An entry with a URL and no type is taken for SSE.
+        // An entry with a URL and no type means SSE.
         http: Some(&[("type", Slot::Text("streamableHttp")), ("url", Slot::Url)]),
         owned: TYPED_OWNED,
         evidence: &[
             Path(home(".cline/data")),
             Path(app("Code/User/globalStorage/saoudrizwan.claude-dev")),
         ],
-        lock: LockProtocol::OwnedDirectory { stale: Duration::from_secs(10) },
+        lock: Some(LockProtocol { has_marker: true, stale: Duration::from_secs(10) }),
         refresh: Refresh::Helps(
             "source, and a trial of its file watcher: it reconnects the entries that changed",
         ),
@@ -129,7 +129,7 @@ pub(super) const CLIENTS: &[Client] = &[
         owned: TYPED_OWNED,
         evidence: &[Path(app("Code/User/globalStorage/rooveterinaryinc.roo-cline"))],
         // It refreshes a lock that it holds only every 10 s.
-        lock: LockProtocol::EmptyDirectory { stale: Duration::from_secs(31) },
+        lock: Some(LockProtocol { has_marker: false, stale: Duration::from_secs(31) }),
         refresh: Refresh::Helps(
             "source: it watches its file and reconnects the entries that changed",
         ),
@@ -144,7 +144,7 @@ pub(super) const CLIENTS: &[Client] = &[
         stdio: TYPED_STDIO,
         owned: TYPED_OWNED,
         evidence: &[Path(home(".claude")), Program("claude")],
-        lock: LockProtocol::EmptyDirectory { stale: Duration::from_secs(10) },
+        lock: Some(LockProtocol { has_marker: false, stale: Duration::from_secs(10) }),
         refresh: Refresh::Useless("trial: a session reads its file when it begins"),
         ..USUAL
     },
@@ -176,7 +176,7 @@ pub(super) const CLIENTS: &[Client] = &[
         format: Format::Jsonc,
         http: Some(&[("url", Slot::Url), ("type", Slot::Text("http"))]),
         owned: TYPED_OWNED,
-        // Its directory alone may be Antigravity's, so it is no evidence.
+        // Its directory alone may be Antigravity's, so it proves nothing.
         evidence: &[Program("gemini")],
         refresh: Refresh::Useless("source: it reads its file at start and on `/mcp reload`"),
         ..USUAL
@@ -320,7 +320,7 @@ const fn only(systems: &'static [Os], template: PathTemplate) -> PathTemplate {
     PathTemplate { systems, ..template }
 }
 
-/// A file that is the one if it exists.
+/// A file that applies if it exists.
 const fn file(template: PathTemplate) -> Candidate {
     Candidate { file: template, applies_if: template }
 }

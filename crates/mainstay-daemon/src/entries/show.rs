@@ -98,9 +98,9 @@ fn entry(client: &Client, found: EntryStatus, wanted: &Wanted) -> Option<ClientE
     let target = wanted.get(&found.name).and_then(Option::as_ref);
     let leads_to_server = standing == EntryStanding::Foreign
         && target
-            .zip(found.says.as_ref())
+            .zip(found.value.as_ref())
             .is_some_and(|(target, says)| client.leads_to(says, target));
-    let fields = match found.says {
+    let fields = match found.value {
         Some(Value::Map(fields)) if standing != EntryStanding::Foreign => fields,
         Some(_) | None => Vec::new(),
     };

@@ -34,7 +34,7 @@ struct View<'t> {
     /// Nothing if there is no file.
     file: Option<&'t str>,
     place: Place<'static>,
-    reading: ParsedText<'t>,
+    parsed: ParsedText<'t>,
     found: Option<Value>,
     standing: Standing,
     /// The record, unless it is obsolete.
@@ -65,25 +65,26 @@ impl Job<'_> {
         let view = self.view(text)?;
         let verdict = match operation {
             Operation::Add { fields, mode, .. } => {
-                let says_it = view.found.as_ref().is_some_and(|found| self.says(found, fields));
-                ledger::decide_add(view.standing.clone(), says_it, mode)
+                let is_current =
+                    view.found.as_ref().is_some_and(|found| self.has_fields(found, fields));
+                ledger::decide_add(view.standing.clone(), is_current, mode)
             }
             Operation::Remove(purpose) => ledger::decide_remove(view.standing.clone(), purpose),
         };
         match (verdict, operation) {
             (Verdict::Keep(done), _) => {
-                Ok(view.draft(view.owned(), self.kept(&view.standing, operation), done))
+                Ok(view.draft(view.owned(), self.unchanged_record(&view.standing, operation), done))
             }
             (Verdict::Write, Operation::Add { fields, carried_over, .. }) => {
-                self.with(&view, fields, carried_over)
+                self.draft_add(&view, fields, carried_over)
             }
-            (Verdict::Write, Operation::Remove(purpose)) => self.without(&view, purpose),
+            (Verdict::Write, Operation::Remove(purpose)) => self.draft_remove(&view, purpose),
         }
     }
 
     fn view<'t>(&'t self, file: Option<&'t str>) -> Result<View<'t>, EditError> {
-        let (place, reading) = self.client.read(file.unwrap_or_default())?;
-        let found = reading.find(self.server)?;
+        let (place, parsed) = self.client.read(file.unwrap_or_default())?;
+        let found = parsed.find(self.server)?;
         let observed = match (&found, file) {
             (Some(found), _) => Observed::There(found),
             (None, Some(_)) => Observed::Missing,
@@ -91,18 +92,18 @@ impl Job<'_> {
         };
         let standing =
             ledger::standing(self.record.as_ref(), observed, self.client.owned, self.now);
-        let is_over = |record: &&Record| {
+        let is_obsolete = |record: &&Record| {
             // The file that we created was removed with the entry, so this is another file.
             let is_another = record.created_file && file.is_some();
             let has_left = found.is_none() && record.state == State::Leaving;
             has_left && (is_another || !is_fresh(record, self.now))
         };
-        let record = self.record.as_ref().filter(|record| !is_over(record));
-        Ok(View { file, place, reading, found, standing, record })
+        let record = self.record.as_ref().filter(|record| !is_obsolete(record));
+        Ok(View { file, place, parsed, found, standing, record })
     }
 
     /// The record of an entry that is not changed.
-    fn kept(&self, standing: &Standing, operation: Operation<'_>) -> Option<Record> {
+    fn unchanged_record(&self, standing: &Standing, operation: Operation<'_>) -> Option<Record> {
         let record = self.record.clone()?;
         let has_left = record.state == State::Leaving;
         if has_left && *standing == Standing::Foreign {
@@ -116,49 +117,49 @@ impl Job<'_> {
             }
             // An entry that was just removed may be written back; all others are no longer managed.
             Operation::Remove(Purpose::ForGood) => {
-                let lingers = has_left && *standing == Standing::Absent;
-                (lingers && is_fresh(&record, self.now)).then_some(record)
+                let is_remembered = has_left && *standing == Standing::Absent;
+                (is_remembered && is_fresh(&record, self.now)).then_some(record)
             }
         }
     }
 
     /// Adds the entry, or sets its owned fields. A new entry also gets the fields of `carried_over`.
-    fn with(
+    fn draft_add(
         &self,
         view: &View<'_>,
         fields: &Fields,
         carried_over: &Fields,
     ) -> Result<Draft, EditError> {
         let owned = self.client.owned;
-        let reading = &view.reading;
-        let new = || reading.upsert(self.server, &merged(carried_over, fields, owned), owned);
+        let parsed = &view.parsed;
+        let new = || parsed.upsert(self.server, &merged(carried_over, fields, owned), owned);
         let (text, created) = match view.record {
             // Only the owned fields of an existing entry are set.
             Some(record) if view.found.is_some() => {
-                (reading.upsert(self.server, fields, owned)?, record.created.clone())
+                (parsed.upsert(self.server, fields, owned)?, record.created.clone())
             }
             Some(Record { state: State::Away { entry, cut, removed }, created, .. }) => {
                 let whole = merged(entry, fields, owned);
                 let absent: Vec<_> = self.absent.iter().collect();
                 let put_back =
-                    |removed: &Removed| reading.restore(self.server, removed, &absent, &view.place);
+                    |removed: &Removed| parsed.restore(self.server, removed, &absent, &view.place);
                 if let Some(base) = cut.undo(view.text()) {
-                    let reading = ParsedText::parse(&base, &view.place)?;
-                    (reading.upsert(self.server, &whole, owned)?, created.clone())
+                    let parsed = ParsedText::parse(&base, &view.place)?;
+                    (parsed.upsert(self.server, &whole, owned)?, created.clone())
                 } else if let Some(base) = removed.as_deref().map(put_back).transpose()?.flatten() {
-                    let created = reading.to_create()?.put_back(created.clone());
-                    let reading = ParsedText::parse(&base, &view.place)?;
-                    (reading.upsert(self.server, &whole, owned)?, created)
+                    let created = parsed.to_create()?.put_back(created.clone());
+                    let parsed = ParsedText::parse(&base, &view.place)?;
+                    (parsed.upsert(self.server, &whole, owned)?, created)
                 } else {
-                    let created = reading.to_create()?.inherit(created.clone());
-                    (reading.upsert(self.server, &whole, owned)?, created)
+                    let created = parsed.to_create()?.inherit(created.clone());
+                    (parsed.upsert(self.server, &whole, owned)?, created)
                 }
             }
             // What we created a moment ago may still exist, or exist again.
             Some(record) if is_fresh(record, self.now) => {
-                (new()?, reading.to_create()?.inherit(record.created.clone()))
+                (new()?, parsed.to_create()?.inherit(record.created.clone()))
             }
-            Some(_) | None => (new()?, reading.to_create()?),
+            Some(_) | None => (new()?, parsed.to_create()?),
         };
         let done = match (&view.found, &view.standing) {
             (Some(_), _) if text == view.text() => Done::AlreadyThere,
@@ -166,10 +167,10 @@ impl Job<'_> {
             (None, Standing::Away) => Done::PutBack,
             (None, _) => Done::Added,
         };
-        Ok(view.draft(Some(text), Some(self.present(view, fields, created)), done))
+        Ok(view.draft(Some(text), Some(self.present_record(view, fields, created)), done))
     }
 
-    fn without(&self, view: &View<'_>, purpose: Purpose) -> Result<Draft, EditError> {
+    fn draft_remove(&self, view: &View<'_>, purpose: Purpose) -> Result<Draft, EditError> {
         let (text, state, own_fields) = match purpose {
             Purpose::ForGood => {
                 (self.remove_completely(view)?, State::Leaving, self.own_fields(view))
@@ -179,7 +180,7 @@ impl Job<'_> {
                 let created = self.record.as_ref().map(|record| record.created.layout());
                 let absent: Vec<_> = self.absent.iter().collect();
                 let (left, removed) =
-                    view.reading.extract(self.server, &created.unwrap_or_default(), &absent)?;
+                    view.parsed.extract(self.server, &created.unwrap_or_default(), &absent)?;
                 let entry = match (&view.found, &self.record) {
                     (Some(Value::Map(fields)), _) => fields.clone(),
                     (_, Some(record)) => record.fields.clone(),
@@ -205,8 +206,8 @@ impl Job<'_> {
                 let (whole, created) = if let Some(base) = cut.undo(view.text()) {
                     (base, record.created.clone())
                 } else {
-                    let created = view.reading.to_create()?.inherit(record.created.clone());
-                    (view.reading.upsert(self.server, &record.fields, &[])?, created)
+                    let created = view.parsed.to_create()?.inherit(record.created.clone());
+                    (view.parsed.upsert(self.server, &record.fields, &[])?, created)
                 };
                 ParsedText::parse(&whole, &view.place)?.remove(self.server, &created)?
             }
@@ -214,7 +215,7 @@ impl Job<'_> {
             | State::Adding { .. }
             | State::Present
             | State::Leaving
-            | State::Withdrawn => view.reading.remove(self.server, &record.created)?,
+            | State::Withdrawn => view.parsed.remove(self.server, &record.created)?,
         };
         // A file that we created and that is empty is removed.
         let is_needed = !record.created_file || !left.trim().is_empty();
@@ -229,16 +230,16 @@ impl Job<'_> {
     }
 
     /// The record of an entry that is in the file.
-    fn present(&self, view: &View<'_>, fields: &Fields, created: Created) -> Record {
+    fn present_record(&self, view: &View<'_>, fields: &Fields, created: Created) -> Record {
         let created_file = match (view.record, view.file) {
             (Some(record), Some(_)) => record.created_file,
             (None, Some(_)) => false,
             (_, None) => true,
         };
-        let made = view.record.and_then(|record| record.created_dir.clone());
+        let created_dir = view.record.and_then(|record| record.created_dir.clone());
         let created_dir = match view.file {
-            Some(_) => made,
-            None => self.file.missing_directory().map(Path::to_owned).or(made),
+            Some(_) => created_dir,
+            None => self.file.missing_directory().map(Path::to_owned).or(created_dir),
         };
         let former = view.record.and_then(|record| {
             let is_update = record.fields != *fields;
@@ -258,7 +259,7 @@ impl Job<'_> {
         }
     }
 
-    fn says(&self, found: &Value, fields: &Fields) -> bool {
+    fn has_fields(&self, found: &Value, fields: &Fields) -> bool {
         differing(fields, found, self.client.owned).is_empty()
     }
 }
