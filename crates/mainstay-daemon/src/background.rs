@@ -1,4 +1,4 @@
-//! What a daemon does all the time, until it is dropped.
+//! Periodic work of a daemon, until it is dropped.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::gateway::Gateway;
 use crate::listen::ListenerState;
 use crate::registry::Registry;
 
-/// How often sessions are looked over that nobody uses any more.
+/// How often unused sessions are ended.
 const SWEEP: Duration = Duration::from_secs(30);
 
 /// After this many sweeps, the last uses are saved to disk.
@@ -24,20 +24,20 @@ const SWEEPS_PER_SAVE: u32 = 20;
 /// How often the heap is checked for free memory.
 const TRIM: Duration = Duration::from_secs(15);
 
-/// How often entries are looked for that belong to no server.
+/// How often entries are removed that belong to no server.
 const SWEEP_ENTRIES: Duration = Duration::from_secs(10);
 
 /// How often the clocks are compared; a jump between them is a host that slept.
 const PULSE: Duration = Duration::from_secs(2);
 
-/// After so many pulses everything is compared with what the engine lists, so that what no event told
-/// is noticed within 10 seconds, the time of the list included.
+/// After so many pulses everything is compared with what the engines list, so that a change without an event is noticed
+/// within 10 seconds, the time of the list included.
 const RECONCILE: u32 = 4;
 
 /// The host slept if the clocks moved apart by more than this.
 const SLEPT: Duration = Duration::from_secs(1);
 
-/// Passes on the engine's news. A reader that fell behind compares with a list instead.
+/// Passes news of an engine to the drivers. A reader that fell behind compares with a list instead.
 pub(crate) async fn pass_on_news(
     engines: Engines,
     mut news: broadcast::Receiver<News>,
@@ -52,7 +52,7 @@ pub(crate) async fn pass_on_news(
     }
 }
 
-/// Compares with what the engine lists now and then, and at once when the host has slept.
+/// Compares with what the engines list, periodically and when the host has slept.
 pub(crate) async fn keep_watch(engines: &Engines, registry: &Registry) -> Infallible {
     let mut pulse = interval(PULSE);
     pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -73,8 +73,8 @@ pub(crate) async fn keep_watch(engines: &Engines, registry: &Registry) -> Infall
     }
 }
 
-/// Makes the entries in clients' files what they are to be: at first, and whenever clients reach us
-/// elsewhere. What could not be taken out of a file is tried for again.
+/// Keeps the entries in clients' files up to date: at first, and when the address changes. Removals that failed are
+/// retried.
 pub(crate) async fn keep_entries(
     registry: &Registry,
     mut listen: watch::Receiver<ListenerState>,
@@ -96,7 +96,7 @@ pub(crate) async fn keep_entries(
     }
 }
 
-/// Ends sessions that nobody uses any more, and notes of the others when they were used.
+/// Ends unused sessions, and saves when the others were used.
 pub(crate) async fn sweep(gateway: &Gateway) -> Infallible {
     loop {
         for _ in 0..SWEEPS_PER_SAVE {

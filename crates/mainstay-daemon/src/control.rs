@@ -76,7 +76,7 @@ pub(crate) async fn converse(stream: UnixStream, service: Arc<Service>, received
             let claimed = relay::claim(relays, &streams);
             let is_claimed = claimed.is_ok();
             peer.answer(claimed).await?;
-            return if is_claimed { relay::hear(relays, streams, reader).await } else { Ok(()) };
+            return if is_claimed { relay::receive(relays, streams, reader).await } else { Ok(()) };
         }
         let _permit = match service.limits.admit(&request).await {
             Ok(permit) => permit,

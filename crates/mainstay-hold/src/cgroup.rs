@@ -52,7 +52,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RunCgroup {
     path: PathBuf,
-    /// The inode number, by which another cgroup of the same name is told apart. `None` if it is not known whether
+    /// The inode number, which distinguishes it from another cgroup of the same name. `None` if it is not known whether
     /// this one was created.
     id: Option<u64>,
 }

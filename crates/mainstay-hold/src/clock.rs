@@ -1,4 +1,4 @@
-//! The clocks of this crate: read here and nowhere else.
+//! The clocks of this crate, which are read only here.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -8,7 +8,7 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// Wall time in milliseconds since 1970, for people and records only.
+/// Wall time in milliseconds since 1970, for logs and records only.
 #[expect(clippy::disallowed_methods, reason = "the one place where the wall clock is read")]
 pub(crate) fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -97,7 +97,7 @@ fn close_range(flags: i32) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-#[expect(unsafe_code, reason = "descriptors that nobody in this process owns have only numbers")]
+#[expect(unsafe_code, reason = "no value in this process owns these descriptors")]
 fn set_cloexec_one_by_one() {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(LAST).min(LAST);
     for descriptor in FIRST..u32::try_from(limit).unwrap_or(u32::MAX) {
@@ -106,7 +106,7 @@ fn set_cloexec_one_by_one() {
     }
 }
 
-#[expect(unsafe_code, reason = "descriptors that nobody in this process owns have only numbers")]
+#[expect(unsafe_code, reason = "no value in this process owns these descriptors")]
 fn close_via_proc() -> io::Result<()> {
     let mut open = Vec::new();
     for entry in fs::read_dir("/proc/self/fd")? {

@@ -204,8 +204,7 @@ pub fn take_stdin() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// In the background output and error lead nowhere from here on: they are the daemon's, which must be able
-/// to end without us.
+/// In the background, output and error are closed: they are the daemon's, which must be able to end without us.
 fn take_stdio(foreground: bool) -> io::Result<OwnedFd> {
     let socket = take_stdin()?;
     if !foreground {

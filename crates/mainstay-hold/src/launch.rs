@@ -1,4 +1,4 @@
-//! What a shim is told at its start, and its one answer.
+//! What a shim reads at its start, and its report.
 //!
 //! The caller writes a [`Launch`] to the shim's standard input and reads a [`Report`] from its
 //! standard output until the end. Both formats carry a version and are read only by the version that
@@ -12,10 +12,10 @@ use std::time::Duration;
 pub use crate::codec::DecodeError;
 use crate::codec::{Field, Reader, encoded, put_bytes};
 
-/// How many bytes of unconsumed output a shim keeps unless told otherwise.
+/// How many bytes of unconsumed output a shim keeps by default.
 pub const DEFAULT_OUTPUT_RING: u32 = 1024 * 1024;
 
-/// How long a shim whose run is over waits for a daemon unless told otherwise.
+/// How long a shim whose run is over waits for a daemon by default.
 pub const DEFAULT_LINGER: Duration = Duration::from_secs(60);
 
 /// What the environment of a shim (not of its server) should hold, so that the allocator of glibc
@@ -44,7 +44,7 @@ encoded! {
         pub cwd: PathBuf,
         /// What the standard output of the server is.
         pub stdout: Stdout,
-        /// Where the server's words for people go.
+        /// Where the server's standard error goes.
         pub log: LogConfig,
         /// The name of the run in the log, such as `run 7`.
         pub label: String,
@@ -61,7 +61,7 @@ encoded! {
     pub enum Stdout {
         /// Messages: kept and delivered to the attached daemon.
         Mcp = 0,
-        /// Words for people: written to the log like standard error.
+        /// Text for people: written to the log like standard error.
         Log = 1,
     }
 }
@@ -80,7 +80,7 @@ encoded! {
 }
 
 encoded! {
-    /// The one answer of a shim.
+    /// How the start went.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum Report {
         /// The server runs and the socket listens.
@@ -106,9 +106,9 @@ encoded! {
     pub enum Failure {
         /// The [`Launch`] could not be read.
         BadLaunch = 0,
-        /// The working directory is missing, is no directory or may not be entered.
+        /// The working directory is missing, is not a directory or may not be entered.
         Cwd = 1,
-        /// There is no such program.
+        /// The program does not exist.
         ProgramNotFound = 2,
         /// The program is there but cannot be executed.
         NotExecutable = 3,

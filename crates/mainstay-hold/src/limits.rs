@@ -21,7 +21,7 @@ const fn s(secs: u64) -> Duration {
 pub const START: Duration = s(30);
 /// A holder waits this long for the lock of another holder, which may just have been killed.
 pub const HOLDER_LOCK: Duration = s(3);
-/// The daemon waits this long for the first listener to be bound, so that commands are told the address.
+/// The daemon waits this long for the first listener to be bound, so that commands know the address.
 pub const FIRST_LISTENER: Duration = ms(200);
 
 // Restart after a death
@@ -38,7 +38,7 @@ pub const MAX_PAUSE_OF_CLIENT: Duration = s(5);
 pub const LONG_LIVED: Duration = s(30);
 /// Pause after many short-lived daemons in a row.
 pub const SHORT_LIVED_PAUSE: Duration = ms(200);
-/// A daemon tells the holder this often that it is alive.
+/// A daemon sends a pulse to the holder this often.
 pub const PULSE: Duration = s(5);
 /// A daemon that was silent for this long is hung, and is killed.
 pub const HUNG: Duration = s(20);
@@ -90,7 +90,7 @@ pub const LAST_HOLDER: Duration = s(15);
 pub const SUCCESSION: Duration = s(30);
 /// A holder that ends writes its report within this time.
 pub const FAILURE_REPORT: Duration = s(2);
-/// The new daemon waits this long to be told which calls the old one finishes.
+/// The new daemon waits this long for the list of calls that the old one finishes.
 pub const RELAY_CLAIM: Duration = s(5);
 /// The old daemon stays this long to finish calls for the new one.
 pub const RELAY: Duration = s(600);

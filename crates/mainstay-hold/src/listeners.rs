@@ -152,7 +152,7 @@ fn request(sequence: u32, family: u8, port: u16) -> [u8; HEADER + REQUEST] {
     message
 }
 
-/// Takes in one packet of a dump. Returns whether the dump is complete.
+/// Reads one packet of a dump. Returns whether the dump is complete.
 fn read_dump(
     mut packet: &[u8],
     sequence: u32,

@@ -4,8 +4,8 @@
 //! A line is `2026-05-01T14:03:59.045Z TEXT`, the time in UTC. Earlier versions wrote no times, and their shims may
 //! still be alive, so readers must expect both.
 //!
-//! The file never grows beyond its limit; lines are kept whole where they fit. Trouble with the disk costs
-//! words, never the server: what cannot be written is dropped, and the next write tries again.
+//! The file never grows beyond its limit; lines are kept whole where they fit. What cannot be written is dropped, and
+//! the next write tries again: the server never waits for the disk.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -50,7 +50,7 @@ impl Log {
         }
     }
 
-    /// Adds lines of our own, which never share a line with the server's words.
+    /// Adds lines of our own, which never share a line with the server's output.
     pub fn write_lines(&mut self, text: &[u8]) {
         self.break_line();
         self.write(text);

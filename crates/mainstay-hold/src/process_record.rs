@@ -142,7 +142,7 @@ mod tests {
         let mut known: BTreeSet<Process> = read(temp.path()).unwrap().into_iter().collect();
         assert_eq!(known, BTreeSet::from([reused]));
         assert_eq!(kill(&mut known).unwrap(), []);
-        assert!(child.try_wait().unwrap().is_none(), "another process with that pid was meant");
+        assert!(child.try_wait().unwrap().is_none(), "it is another process with that pid");
 
         write(dir.as_fd(), &[process]).unwrap();
         let mut known: BTreeSet<Process> = read(temp.path()).unwrap().into_iter().collect();

@@ -1,4 +1,4 @@
-//! What `/proc` tells about a process.
+//! Facts about processes, from `/proc`.
 
 use std::fs;
 use std::io;

@@ -1,10 +1,10 @@
-//! What a shim leaves in its run directory, for daemons that were not there.
+//! The files that a shim leaves in its run directory, for later daemons.
 //!
 //! `shim.pid` names the shim while it lives, `guard.pid` its guard. `exit` says how the run ended; it is written before the
 //! shim says [`Gone`](crate::wire::FromShim::Gone) and stays. Both are replaced whole, never in part.
 //!
-//! `shim.pid` and `guard.pid` are links to nowhere whose target is the name: a short link takes no room of its own, so
-//! a full disk keeps no server from being started again.
+//! `shim.pid` and `guard.pid` are dangling links whose target is the name: a short link takes no room on the disk, so a
+//! server can be started again on a full disk.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -94,8 +94,8 @@ pub(crate) fn names(dir: BorrowedFd<'_>, identity: &str) -> bool {
     pid_link(dir, Path::new(PID)).is_ok_and(|name| name.as_deref() == Some(identity))
 }
 
-/// What tells this process from every other one, also after its pid was used again or the machine
-/// was booted again. Less than 60 bytes, which file systems keep in the link itself.
+/// Identifies this process, also after its pid was used again or the machine was booted again. Less than 60 bytes,
+/// which file systems keep in the link itself.
 pub(crate) fn own_identity() -> io::Result<String> {
     identity_of(std::process::id())
 }
@@ -148,7 +148,7 @@ fn boot() -> io::Result<String> {
     Ok(procfs::boot_id()?.trim().replace('-', ""))
 }
 
-/// The target of the link. What is there and no link, or no text, is not ours.
+/// The target of the link; `None` if it is something else.
 fn pid_link(dir: impl AsFd, path: &Path) -> io::Result<Option<String>> {
     match readlinkat(dir, path, Vec::new()) {
         Ok(target) => Ok(target.into_string().ok()),
@@ -243,6 +243,6 @@ mod tests {
         }
         fs::remove_file(temp.path().join(PID)).unwrap();
         fs::write(temp.path().join(PID), &me).unwrap();
-        assert_eq!(shim_alive(temp.path()).unwrap(), None, "a file is no link");
+        assert_eq!(shim_alive(temp.path()).unwrap(), None, "a file is not a link");
     }
 }

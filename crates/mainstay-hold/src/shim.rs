@@ -5,10 +5,10 @@
 //! shim guarantees:
 //!
 //! - Output is kept until a daemon has consumed it. When the ring is full the server waits; no byte is lost
-//!   or told twice.
+//!   or sent twice.
 //! - A line of input is written whole or not at all, once, in order; a line that was only half received when
 //!   its daemon died is never written.
-//! - Only the daemon with the highest number is obeyed. A replaced one is refused, whatever it wants.
+//! - Only the daemon with the highest number is served. Those that were replaced are refused.
 //! - The end is complete: `Exited` comes after the server's last output, `Gone` when every descendant has
 //!   ended, also those that called setsid. The exit record is written before `Gone`. A shim that is
 //!   dismissed ends when the attached daemon has been sent all of that, or has not taken it within the linger.
@@ -120,7 +120,7 @@ impl Failed {
     }
 }
 
-/// Comes back when the server runs and everything else is set up. A failure leaves nothing behind.
+/// Returns when the server runs and everything else is set up. A failure leaves nothing behind.
 fn start(run_dir: &Path, guard: u32, launch: &Launch) -> Result<Run, Failed> {
     let (mut claim, listener) =
         Claim::take(run_dir, guard).map_err(Failed::setup("cannot use the run directory"))?;
@@ -137,12 +137,12 @@ fn start(run_dir: &Path, guard: u32, launch: &Launch) -> Result<Run, Failed> {
     Ok(Run::new(claim, listener, server, reaper, oom, launch, clock::unix_ms()))
 }
 
-/// Own session, so that no terminal and no process group of the daemon reaches us; subreaper, so that
-/// orphans of the server come to us; no working directory that keeps a file system busy.
+/// Own session, so that no signal to the daemon's terminal or process group reaches us; subreaper, so that orphans of the
+/// server become our children; a working directory that keeps no file system busy.
 fn detach() -> io::Result<()> {
     match setsid() {
         Ok(_) => {}
-        // Refused to whoever leads a session already, which is all we want.
+        // Refused to a process that leads a session already, which is fine.
         Err(Errno::PERM) if leads_a_session()? => {}
         Err(errno) => return Err(errno.into()),
     }
@@ -150,14 +150,13 @@ fn detach() -> io::Result<()> {
     std::env::set_current_dir("/")
 }
 
-/// Asked of `/proc`, because a session whose leader is in another process namespace has the number 0,
+/// Read from `/proc`, because a session whose leader is in another process namespace has the number 0,
 /// which rustix takes for impossible.
 fn leads_a_session() -> io::Result<bool> {
     Ok(procfs::stat(own_pid())?.is_some_and(|stat| stat.session == own_pid()))
 }
 
-/// The two pipes of the daemon, moved out of the way: from here on standard input, output and error
-/// lead nowhere.
+/// Moves the two pipes of the daemon: after this, standard input, output and error are `/dev/null`.
 fn take_stdio() -> io::Result<(File, File)> {
     let input = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
     let output = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
@@ -168,7 +167,7 @@ fn take_stdio() -> io::Result<(File, File)> {
     Ok((input.into(), output.into()))
 }
 
-/// A daemon that has died meanwhile misses the report; the next one finds the socket.
+/// If the daemon has died meanwhile, the next one finds the socket.
 fn report(mut output: File, report: &Report) {
     let _daemon_has_died = output.write_all(&report.encode());
 }
@@ -208,7 +207,7 @@ impl Claim {
         Ok((claim, listener))
     }
 
-    /// Binds the socket and names the shim in the directory, which nobody has.
+    /// Binds the socket and names the shim in the directory, which no other shim has.
     fn occupy(&self) -> io::Result<UnixListener> {
         let dir = self.dir.as_fd();
         let listener = socket::bind_in(dir, socket::SHIM)?;
@@ -225,7 +224,7 @@ impl Claim {
         if self.is_intact() {
             return Ok(None);
         }
-        // A whole instance that was removed does not come back for one of its servers.
+        // If the whole instance was removed, it is not created again for one of its servers.
         if self.path.ancestors().nth(RUN_DIR_DEPTH).is_some_and(|above| !above.exists()) {
             return Err(io::ErrorKind::NotFound.into());
         }

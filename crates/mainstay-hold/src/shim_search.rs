@@ -1,4 +1,4 @@
-//! Finding shims that live, whatever is left of their run directories.
+//! Finds living shims, whatever is left of their run directories.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -9,14 +9,14 @@ use std::{ffi::OsStr, io};
 
 use crate::procfs;
 
-/// The word by which a program becomes a shim. The run directory follows it.
+/// The argument by which a program becomes a shim. The run directory follows it.
 pub const SHIM_COMMAND: &str = "__shim";
 
 /// No command line of a shim is longer.
 const MAX_COMMAND: u64 = 64 * 1024;
 
-/// The run directories below `runs_dir` of this user's shims. Anyone can give a process such a command line: it is a reason to
-/// look for a shim, and no proof.
+/// The run directories below `runs_dir` of this user's shims. Anyone can give a process such a command line: it is a hint,
+/// not a proof.
 pub fn run_dirs_of_shims(runs_dir: &Path) -> io::Result<Vec<PathBuf>> {
     let of_shim = |pid| run_dir_of(pid).filter(|dir| dir.starts_with(runs_dir));
     let mut dirs: Vec<PathBuf> = procfs::pids()?.filter_map(of_shim).collect();
@@ -49,7 +49,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let run = dir.path().join("runs/time/1");
         let mut like_a_shim = Command::new("sh");
-        // `sh -c SCRIPT NAME ARG`: the word is not in its place.
+        // `sh -c SCRIPT NAME ARG`: the argument is not in its place.
         like_a_shim.args(["-c", "echo; read line", SHIM_COMMAND]).arg(&run);
         let (input, output) = (std::process::Stdio::piped(), std::process::Stdio::piped());
         let mut other = like_a_shim.stdin(input).stdout(output).spawn().unwrap();

@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 /// The name of a shim's socket in its run directory.
 pub const SHIM: &str = "shim.sock";
 
-/// How many connections may wait to be accepted. More are told to come back.
+/// How many connections may wait to be accepted.
 const BACKLOG: i32 = 256;
 
 /// Binds a socket that only our user may connect to. It is private before it listens.

@@ -1,4 +1,4 @@
-//! What the kernel knows of a TCP connection.
+//! The kernel's counters of a TCP connection.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -13,7 +13,7 @@ pub fn bytes_written(socket: BorrowedFd<'_>) -> io::Result<u64> {
         let mut length = libc::socklen_t::try_from(size_of_val(&info)).unwrap_or_default();
         let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
         let start = info.as_mut_ptr().cast();
-        // SAFETY: the buffer is as long as the kernel is told, and any bytes are valid for it.
+        // SAFETY: the kernel gets the length of the buffer, and any bytes are valid for it.
         match unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, start, &raw mut length) } {
             0 if length as usize == size_of_val(&info) => Ok(info[BYTES_ACKED / 8]),
             0 => Err(io::ErrorKind::Unsupported.into()),

@@ -48,7 +48,7 @@ impl Process {
         now.is_some_and(|stat| stat.alive && stat.started == self.started)
     }
 
-    /// Kills it. A process that has ended already needs no signal, so that is no error.
+    /// Kills it. Succeeds if it has exited already.
     pub fn kill(&self) -> io::Result<()> {
         self.signal(Signal::KILL)
     }
@@ -100,7 +100,7 @@ pub fn find_marked(variable: &str, value_prefix: &[u8]) -> io::Result<Vec<(Proce
         .filter(|pid| fs::metadata(format!("/proc/{pid}")).is_ok_and(|found| found.uid() == uid))
         .filter_map(|pid| {
             // The start time comes first. If the pid changes hands in between, the result names a
-            // process that is no more, and not one that has no mark.
+            // process that has exited, and not one that has no mark.
             let process = Process::new(pid, procfs::stat(pid).ok()??);
             read_environ(pid, &mut environ)?;
             let value = value_of(&environ, variable.as_bytes())?;
@@ -261,7 +261,7 @@ mod tests {
         assert!(value.starts_with(prefix.as_bytes()), "{value:?}");
         let other = Process { started: found.started + 1, ..found };
         other.kill().unwrap();
-        assert!(child.try_wait().unwrap().is_none(), "another process with that pid was meant");
+        assert!(child.try_wait().unwrap().is_none(), "it is another process with that pid");
         found.kill().unwrap();
         child.wait().unwrap();
         found.kill().expect("what has ended needs no signal");

@@ -2,11 +2,11 @@
 //!
 //! A frame is a `u32` length (little-endian, of what follows), a `u8` type and a payload. The shim
 //! speaks first: a [`FromShim::Hello`] with its version. The daemon answers with its number,
-//! [`ToShim::Daemon`], before it asks for anything: daemons replace each other, and a shim obeys none
-//! that was replaced.
+//! [`ToShim::Daemon`], before it asks for anything: daemons replace each other, and a shim refuses those
+//! that were replaced.
 //!
 //! Output bytes are numbered by their offset since the start of the run, lines of input by
-//! consecutive ids. Both numberings belong to the run and go on from one daemon to the next.
+//! consecutive ids. Both numberings belong to the run and continue from one daemon to the next.
 //!
 //! # How it grows
 //!
@@ -87,7 +87,7 @@ encoded! {
         /// Asks for [`FromShim::Tail`].
         Tail = 10,
         /// The shim may end as soon as it has said [`FromShim::Gone`] here and the data connection, if
-        /// there is one, has been sent all it is owed. Implies [`ToShim::Watch`].
+        /// there is one, has received everything. Implies [`ToShim::Watch`].
         Dismiss = 11,
         /// Makes the run directory again, with the socket in it, if it was removed. Older shims miss it.
         Restore = 128,

@@ -1,8 +1,8 @@
-//! Calls that a daemon finishes after another one has taken its place.
+//! Calls that the old daemon finishes after a hand-over.
 //!
-//! The old daemon has let go of the state, the shims, the listeners and the clients by then. It connects to the control
-//! socket, says which calls it finishes ([`Request::Relay`]), and then what becomes of them, a line each. If the connection
-//! ends because yet another daemon takes over, it connects to that one and says everything again.
+//! The old daemon has released the state, the shims, the listeners and the clients by then. It connects to the control
+//! socket, sends which calls it finishes ([`Request::Relay`]), and then their results, a line each. If the connection
+//! ends because yet another daemon takes over, it connects to that one and sends everything again.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -25,16 +25,16 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 /// The file that daemons lock while they finish calls, in the run directory.
 const MARK: &str = "relaying";
 
-/// How many bytes of news are kept in case another daemon has to be told them again.
+/// How many bytes of results are kept in case they have to be sent to another daemon again.
 const KEPT_BYTES: usize = 16 << 20;
 
-/// How often it tries.
-const TRY_AGAIN: Duration = Duration::from_millis(50);
+/// Pause between two attempts to connect.
+const RETRY: Duration = Duration::from_millis(50);
 
-/// How many news may wait to be sent.
-const NEWS: usize = 64;
+/// How many lines may wait to be sent.
+const QUEUE: usize = 64;
 
-/// What became of a call.
+/// A message or the result of a call.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Line {
     session: String,
@@ -42,13 +42,13 @@ struct Line {
     news: RelayNews,
 }
 
-/// Says to later daemons, as long as it lives, that this one finishes calls.
+/// Marks for later daemons that this one finishes calls, until it is dropped.
 pub(crate) struct Mark(
     #[expect(dead_code, reason = "it is locked until it is dropped")] Option<File>,
 );
 
 impl Mark {
-    /// Sets it if there are such calls. Without it, which a full disk may cause, their answers are lost.
+    /// Sets it if there are such calls. On a full disk it cannot be set, and their answers are lost.
     pub(crate) fn set(run_dir: &Path, is_needed: bool) -> Self {
         let locked = || {
             let file = open_mark(run_dir)?;
@@ -57,12 +57,12 @@ impl Mark {
         };
         let file = if is_needed { locked().map(Some) } else { Ok(None) };
         Self(file.unwrap_or_else(|error| {
-            tracing::warn!(%error, "the next daemon does not wait for the calls that this one finishes");
+            tracing::warn!(%error, "cannot mark the calls that this daemon finishes; their answers are lost");
             None
         }))
     }
 
-    /// Whether a daemon that lives has set it.
+    /// Whether a living daemon has set it.
     pub(crate) fn is_set(run_dir: &Path) -> bool {
         let free = open_mark(run_dir)
             .and_then(|file| Ok(flock(&file, FlockOperation::NonBlockingLockExclusive)?));
@@ -81,18 +81,18 @@ pub(crate) async fn finish(socket: &Path, calls: Vec<RelayedCall>) {
     }
     tracing::info!(calls = calls.len(), "staying to finish calls for the next daemon");
     let keys: Vec<_> = calls.iter().map(|call| call.key.clone()).collect();
-    let (sender, news) = mpsc::channel(NEWS);
+    let (sender, lines) = mpsc::channel(QUEUE);
     let mut tasks = JoinSet::new();
     for call in calls {
         tasks.spawn(follow(call, sender.clone()));
     }
     drop(sender);
-    if timeout(RELAY, relay_all(socket, &keys, news)).await.is_err() {
-        tracing::warn!("some calls are not finished after 10 minutes; their answers are lost");
+    if timeout(RELAY, relay_all(socket, &keys, lines)).await.is_err() {
+        tracing::warn!("some calls did not finish within 10 minutes; their answers are lost");
     }
 }
 
-/// Passes on the news of one call until its end.
+/// Sends the messages of one call until its end.
 async fn follow(mut call: RelayedCall, sender: mpsc::Sender<Line>) {
     loop {
         let news = call.next().await;
@@ -104,51 +104,50 @@ async fn follow(mut call: RelayedCall, sender: mpsc::Sender<Line>) {
     }
 }
 
-/// Sends all news, to one daemon after another if need be.
-async fn relay_all(socket: &Path, keys: &[StreamKey], mut news: mpsc::Receiver<Line>) {
-    let mut told = Told { keys: keys.to_vec(), lines: VecDeque::new(), bytes: 0 };
-    while let Some(mut peer) = connect(socket, &told.keys).await {
-        let resent = send_all(&mut peer, &told.lines).await;
+/// Sends all lines, to one daemon after another if need be.
+async fn relay_all(socket: &Path, keys: &[StreamKey], mut lines: mpsc::Receiver<Line>) {
+    let mut sent = Sent { keys: keys.to_vec(), lines: VecDeque::new(), bytes: 0 };
+    while let Some(mut peer) = connect(socket, &sent.keys).await {
+        let resent = send_all(&mut peer, &sent.lines).await;
         let mut scrap = [0];
         while resent.is_ok() {
             let line = tokio::select! {
-                line = news.recv() => line,
-                // It says nothing, so this is its end.
+                line = lines.recv() => line,
+                // It sends nothing, so this is the end of the connection.
                 _ = peer.readable() => match peer.try_read(&mut scrap) {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
                     _ => break,
                 },
             };
-            let Some(line) = line else { return hung_up(&peer).await };
-            let sent = send_all(&mut peer, [&line]).await;
-            told.add(line);
-            if sent.is_err() {
+            let Some(line) = line else { return closed(&peer).await };
+            let result = send_all(&mut peer, [&line]).await;
+            sent.add(line);
+            if result.is_err() {
                 break;
             }
         }
     }
-    tracing::warn!("no daemon hears of the calls that were to be finished");
+    tracing::warn!("no daemon can be reached for the results of calls");
 }
 
-/// What was said so far: a daemon that ends shortly after may not have heard it.
-struct Told {
-    /// The calls that another daemon has to know of.
+/// What was sent so far: a daemon that ends shortly after may not have read it.
+struct Sent {
+    /// The calls that are not lost.
     keys: Vec<StreamKey>,
     lines: VecDeque<Line>,
     bytes: usize,
 }
 
-impl Told {
+impl Sent {
     fn add(&mut self, line: Line) {
         let is_same = |it: &Line| (&it.session, it.stream) == (&line.session, line.stream);
         match line.news {
             RelayNews::Said(..) => {}
             RelayNews::Answered(_) => self.lines.retain(|it| !is_same(it)),
-            // The daemon that was told decides what becomes of the call.
+            // The daemon that receives this decides what becomes of the call.
             RelayNews::Lost => {
                 self.lines.retain(|it| !is_same(it));
-                self.keys
-                    .retain(|key| *key != crate::handover::relay::key(&line.session, line.stream));
+                self.keys.retain(|key| *key != self::key(&line.session, line.stream));
             }
         }
         if line.news != RelayNews::Lost {
@@ -172,8 +171,8 @@ impl Line {
     }
 }
 
-/// Resolves when the daemon has read all that it was told.
-async fn hung_up(peer: &UnixStream) {
+/// Resolves when the daemon has read everything.
+async fn closed(peer: &UnixStream) {
     rustix::net::shutdown(peer, rustix::net::Shutdown::Write).ok();
     let mut scrap = [0; 64];
     let end = async {
@@ -191,7 +190,7 @@ async fn hung_up(peer: &UnixStream) {
     drop(timeout(RELAY_END, end).await);
 }
 
-/// A connection to the daemon that serves, which knows the calls by then. `None` if there is none in time.
+/// Connects to the daemon that serves, and sends it the calls. `None` if none can be reached in time.
 async fn connect(socket: &Path, keys: &[StreamKey]) -> Option<UnixStream> {
     let until = Instant::now() + RELAY_CONNECT;
     while Instant::now() < until {
@@ -200,7 +199,7 @@ async fn connect(socket: &Path, keys: &[StreamKey]) -> Option<UnixStream> {
             Ok(Err(error)) => tracing::debug!(%error, "cannot reach the next daemon yet"),
             Err(_) => return None,
         }
-        sleep(TRY_AGAIN).await;
+        sleep(RETRY).await;
     }
     None
 }
@@ -218,7 +217,7 @@ async fn introduce(socket: &Path, keys: &[StreamKey]) -> io::Result<UnixStream> 
     peer.read_line(&mut line).await?;
     match serde_json::from_str(&line)? {
         Frame::Ok(_) => Ok(peer.into_inner()),
-        Frame::Item(_) | Frame::Error(_) => Err(io::Error::other("it does not know such calls")),
+        Frame::Item(_) | Frame::Error(_) => Err(io::Error::other("it refuses to relay calls")),
     }
 }
 
@@ -231,27 +230,27 @@ async fn send_all(peer: &mut UnixStream, lines: impl IntoIterator<Item = &Line>)
     Ok(())
 }
 
-/// Hears what becomes of calls from the daemon that finishes them, until its connection ends.
-pub(crate) async fn hear(
+/// Receives the results of calls from the daemon that finishes them, until its connection ends.
+pub(crate) async fn receive(
     relays: &Relays,
     streams: Vec<(String, u64)>,
     reader: impl AsyncBufRead + Unpin,
 ) -> io::Result<()> {
     let keys: Vec<_> = streams.into_iter().map(|(session, number)| key(&session, number)).collect();
     let mut lines = reader.lines();
-    let heard = async {
+    let receive = async {
         while let Some(line) = lines.next_line().await? {
             let Line { session, stream, news } = serde_json::from_str(&line)?;
             relays.deliver(&key(&session, stream), news);
         }
         Ok(())
     };
-    let heard = heard.await;
+    let received = receive.await;
     relays.give_up(&keys);
-    heard
+    received
 }
 
-/// Remembers that another daemon finishes these calls.
+/// Records that another daemon finishes these calls.
 pub(crate) fn claim(relays: &Relays, streams: &[(String, u64)]) -> Result<(), ApiError> {
     if streams.len() > MAX_STREAMS {
         return Err(ApiError::new(ErrorKind::Invalid, "too many calls"));
@@ -264,7 +263,7 @@ pub(crate) fn claim(relays: &Relays, streams: &[(String, u64)]) -> Result<(), Ap
 /// More than a daemon can have open.
 const MAX_STREAMS: usize = 1 << 20;
 
-/// Gives up the calls that no daemon finishes. To be awaited when this daemon serves.
+/// Gives up the calls that no daemon finishes. Call it when this daemon serves.
 pub(crate) async fn give_up_unclaimed(relays: &Relays) {
     sleep(RELAY_CLAIM).await;
     relays.give_up_unclaimed();

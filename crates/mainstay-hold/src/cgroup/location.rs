@@ -145,7 +145,7 @@ mod tests {
         check(Facts { writable: false, ..delegated.clone() }, false);
         check(Facts { marks: marks(&[]), ..delegated.clone() }, false);
         check(Facts { marks: marks(&["0", "", "yes"]), ..delegated.clone() }, false);
-        // Root in the cgroup of a user, and in one that nobody delegated.
+        // Root in the cgroup of a user, and in one that is not delegated.
         check(Facts { user: 0, ..delegated.clone() }, false);
         check(Facts { owner: 0, user: 0, marks: marks(&[]), ..delegated }, false);
     }

@@ -25,7 +25,7 @@ pub const MAX_DATA: usize = (WORDS - 1) * 8;
 /// The kind of state of a connection that is closed when its daemon dies.
 pub const CLOSE: u8 = 0;
 
-/// The kind of state of a connection on which no client waits.
+/// The kind of state of an idle connection.
 pub const IDLE: u8 = 1;
 
 /// The kind of state of a connection with a response that one daemon has passed on to another. The data is that of
@@ -63,9 +63,9 @@ struct Slots {
     /// The slots below this number have been used.
     used: u32,
     free: Vec<u32>,
-    /// Those that the holder was not told to forget yet.
+    /// Those that are to be forgotten by the holder.
     unsent: Vec<u32>,
-    /// Whether the holder is told to forget connections.
+    /// Whether the holder forgets connections that are dropped here.
     is_ready: bool,
 }
 
@@ -94,13 +94,13 @@ impl ConnectionStore {
         slots.share(self.0.file.as_fd());
     }
 
-    /// Has the holder keep a copy of a connection that was accepted at a place. `None` if it cannot be told at once, or
+    /// Has the holder keep a copy of a connection that was accepted at a place. `None` if it cannot be reached at once, or
     /// too many are stored. It is closed when this daemon dies, unless another state is recorded.
     pub fn add(&self, place: &Place, socket: BorrowedFd<'_>) -> Option<StoredConnection> {
         self.add_with(place, socket, SendFlags::DONTWAIT)
     }
 
-    /// The same, but waits until the holder can be told.
+    /// The same, but waits until the holder can be reached.
     pub fn add_and_wait(&self, place: &Place, socket: BorrowedFd<'_>) -> Option<StoredConnection> {
         self.add_with(place, socket, SendFlags::empty())
     }
@@ -173,7 +173,7 @@ impl Slots {
         self.is_shared
     }
 
-    /// A slot is used again when the holder has been told to forget its connection.
+    /// A slot is used again when the holder was asked to forget its connection.
     fn forget_unsent(&mut self) {
         while self.is_ready
             && let Some(slot) = self.unsent.pop()
@@ -266,7 +266,7 @@ pub(super) struct Header {
     pub(super) kind: u8,
     /// Where the data is.
     pub(super) data: Range<usize>,
-    /// Whether the data goes on up to the next zero byte.
+    /// Whether the data continues up to the next zero byte.
     pub(super) is_appended_to: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The listening sockets, each under the place that was asked for.
+//! The listening sockets, by the place that was asked for.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -12,15 +12,13 @@ use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
 use super::Place;
 use crate::socket;
 
-/// How many connections may wait for a daemon: as many as the system lets, at a busy time.
+/// How many connections may wait for a daemon, if the system allows it.
 const BACKLOG: i32 = 4096;
 
-/// What is held.
 #[derive(Debug, Default)]
 pub(super) struct Listeners(Vec<(Place, Rc<OwnedFd>)>);
 
 impl Listeners {
-    /// Those that a daemon hands over.
     pub(super) fn adopt(held: Vec<(Place, OwnedFd)>) -> Self {
         Self(held.into_iter().map(|(place, listener)| (place, Rc::new(listener))).collect())
     }
@@ -29,7 +27,7 @@ impl Listeners {
         &self.0
     }
 
-    /// Opens a listener, or gives the one that is open. A unix socket whose file was removed is bound again.
+    /// Opens a listener, or returns the one that is open. A unix socket whose file was removed is bound again.
     pub(super) fn bind(&mut self, place: Place) -> io::Result<Rc<OwnedFd>> {
         if let Some(index) = self.0.iter().position(|(held, _)| *held == place) {
             if is_reachable(&place) {
@@ -45,7 +43,7 @@ impl Listeners {
         Ok(listener)
     }
 
-    /// Closes a listener for everybody who has it. What is not held need not be closed.
+    /// Closes a listener in all processes that have it.
     pub(super) fn release(&mut self, place: &Place) -> io::Result<()> {
         match self.0.iter().position(|(held, _)| held == place) {
             Some(index) => {
@@ -56,7 +54,6 @@ impl Listeners {
         }
     }
 
-    /// Closes all of them.
     pub(super) fn release_all(&mut self) {
         for (place, listener) in self.0.drain(..) {
             // The next holder replaces a file that stays behind.
@@ -65,7 +62,7 @@ impl Listeners {
     }
 }
 
-/// Whether clients find a listener that is open.
+/// Whether clients can find a listener that is open.
 fn is_reachable(place: &Place) -> bool {
     match place {
         Place::Tcp(_) => true,
@@ -73,7 +70,7 @@ fn is_reachable(place: &Place) -> bool {
     }
 }
 
-/// As std does it, but with a longer queue.
+/// As std does, but with a longer queue.
 fn bind_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
@@ -87,7 +84,7 @@ fn bind_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(listener)
 }
 
-/// A file that is in the way is a leftover, because the lock is ours.
+/// A file that is there is a leftover, because the lock is ours.
 fn bind_unix(dir: &Path, name: &str) -> io::Result<OwnedFd> {
     remove(dir, name)?;
     let listener = socket::bind(dir, name)?;
@@ -95,8 +92,8 @@ fn bind_unix(dir: &Path, name: &str) -> io::Result<OwnedFd> {
     Ok(listener.into())
 }
 
-/// First the name, so that a late client finds none. Then the socket itself is shut down: a daemon may
-/// still have it open, and whoever connects must not wait for somebody who accepts nothing.
+/// First the name, so that a late client finds none. Then the socket itself is shut down: a daemon may still have it
+/// open, and clients must not wait in its queue.
 fn close(place: &Place, listener: &OwnedFd) -> io::Result<()> {
     let removed = match place {
         Place::Tcp(_) => Ok(()),

@@ -25,9 +25,9 @@ const LOCK_RETRY: Duration = Duration::from_millis(20);
 
 /// The outcome of an attempt that does not wait.
 pub(super) enum Attempt {
-    /// The lock is ours, and says so.
+    /// The lock is ours, and has our pid.
     Ours(File),
-    /// Somebody else has it; the file can be used to wait.
+    /// Another process has it; the file can be used to wait.
     Taken(File, Option<u32>),
 }
 
@@ -66,7 +66,7 @@ pub(super) fn owner(state_dir: &Path) -> io::Result<Option<u32>> {
 /// The process of the holder, if the lock is taken.
 pub fn pid(state_dir: &Path) -> Option<u32> {
     let file = File::open(path(state_dir)).ok()?;
-    // A shared lock does not get into the way of other commands that ask.
+    // A shared lock does not disturb other commands that check.
     let is_free = flock(&file, FlockOperation::NonBlockingLockShared).is_ok();
     if is_free { None } else { owner(state_dir).ok().flatten() }
 }
@@ -78,7 +78,7 @@ pub(super) fn wait(mut file: File) -> io::Result<File> {
     Ok(file)
 }
 
-/// Writes our process into a lock that is ours.
+/// Writes our pid into a lock that is ours.
 pub(super) fn sign(file: &mut File) -> io::Result<()> {
     let pid = format!("{}\n", std::process::id());
     file.rewind()?;
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_has_the_lock_and_says_who() {
+    fn one_process_has_the_lock_and_its_pid_is_in_it() {
         let dir = tempfile::tempdir().unwrap();
         let Attempt::Ours(ours) = attempt(dir.path()).unwrap() else { panic!("nobody has it") };
         let copy = ours.try_clone().unwrap();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_lock_that_cannot_be_used_is_no_reason_to_do_without_a_holder() {
+    fn a_holder_runs_without_a_lock_that_cannot_be_used() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("holder.lock")).unwrap();
         holder(dir.path()).unwrap();

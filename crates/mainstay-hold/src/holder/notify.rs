@@ -1,4 +1,4 @@
-//! What a service manager is told, in the protocol of systemd.
+//! Notifications to a service manager, in the protocol of systemd.
 
 use std::ffi::OsString;
 use std::os::linux::net::SocketAddrExt;
@@ -6,8 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-/// What concerns the holder only, and is kept from daemons: they would answer to somebody who expects
-/// to hear the holder.
+/// Daemons do not get these variables: the manager expects notifications from the holder.
 pub(super) const VARIABLES: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"];
 
 /// The service manager, if there is one.
@@ -25,48 +24,50 @@ impl Notify {
         Self { to, watchdog }
     }
 
-    /// Whether there is one.
-    pub(super) fn is_heard(&self) -> bool {
+    pub(super) fn is_connected(&self) -> bool {
         self.to.is_some()
     }
 
-    /// How often it wants to hear that all is well: twice as often as it would worry.
+    /// How often its watchdog is reset: twice as often as necessary.
     pub(super) fn watchdog(&self) -> Option<Duration> {
         self.watchdog
     }
 
     pub(super) fn ready(&self) {
-        self.tell(&format!("READY=1\nMAINPID={}", std::process::id()));
+        self.send(&format!("READY=1\nMAINPID={}", std::process::id()));
     }
 
-    /// Somebody else serves, which is as good as ready.
+    /// Another holder serves, so the service is up.
     pub(super) fn waiting(&self, pid: Option<u32>) {
-        let whom = pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
-        self.tell(&format!("READY=1\nSTATUS=waiting for the one that runs already{whom}"));
+        let pid = pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
+        self.send(&format!("READY=1\nSTATUS=waiting for the one that runs already{pid}"));
     }
 
-    /// No status is left from the wait.
+    /// Clears the status of [`waiting`](Self::waiting).
     pub(super) fn starting(&self) {
-        self.tell("STATUS=");
+        self.send("STATUS=");
     }
 
     pub(super) fn pulse(&self) {
-        self.tell("WATCHDOG=1");
+        self.send("WATCHDOG=1");
     }
 
     pub(super) fn stopping(&self) {
-        self.tell("STOPPING=1");
+        self.send("STOPPING=1");
     }
 
-    fn tell(&self, state: &str) {
+    fn send(&self, state: &str) {
         if let Some((socket, address)) = &self.to {
-            // A manager that does not listen is not served better by an error.
-            let _unheard = socket.send_to_addr(state.as_bytes(), address);
+            // There is nothing to do about a manager that does not listen.
+            let _lost = socket.send_to_addr(state.as_bytes(), address);
         }
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "this is how a service manager tells its socket")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a service manager passes its socket in the environment"
+)]
 fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name)
 }

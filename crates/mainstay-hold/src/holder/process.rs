@@ -1,4 +1,4 @@
-//! A daemon's process, be it our child or not.
+//! A daemon's process, our child or not.
 
 use std::ffi::OsString;
 use std::io;
@@ -15,7 +15,7 @@ use rustix::process::{
 use super::{notify, packet};
 use crate::{descriptors, procfs};
 
-/// A process that is waited for and signalled by descriptor, so that no other can be meant.
+/// A process that is waited for and signalled by descriptor, which is safe if its pid is used again.
 #[derive(Debug)]
 pub(super) struct Process {
     /// `None` if it had ended, and was reaped, before it was adopted.
@@ -23,7 +23,7 @@ pub(super) struct Process {
     pidfd: OwnedFd,
 }
 
-/// A daemon that was started, and our ends.
+/// A daemon that was started, and our ends of its socket and pipe.
 #[derive(Debug)]
 pub(super) struct Spawned {
     pub(super) process: Process,
@@ -35,8 +35,8 @@ pub(super) struct Spawned {
     pub(super) last_output: Vec<u8>,
 }
 
-/// Starts a daemon whose standard input is a socket to us. It has a process group of its own: what a
-/// terminal sends reaches the holder, which passes it on in its own way.
+/// Starts a daemon whose standard input is a socket to us. It has a process group of its own: signals of a terminal
+/// reach only the holder, which stops the daemon.
 pub(super) fn spawn(exe: &Path, args: &[OsString], foreground: bool) -> io::Result<Spawned> {
     let (socket, theirs) = packet::pair()?;
     packet::enable_sender_credentials(socket.as_fd())?;
@@ -76,12 +76,12 @@ impl Process {
         self.pid
     }
 
-    /// What has ended need not be told anything.
+    /// Does nothing if the process has exited.
     pub(super) fn signal(&self, signal: Signal) {
         let _has_ended = pidfd_send_signal(&self.pidfd, signal);
     }
 
-    /// How it has ended. Call it after the end. Unknown if it is not our child.
+    /// How it has ended. Call it after the exit. Unknown if it is not our child.
     pub(super) fn reap(&self) -> String {
         match waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED) {
             Ok(Some(status)) => how(&status),

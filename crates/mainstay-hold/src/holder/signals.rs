@@ -1,4 +1,4 @@
-//! Signals as something to wait for.
+//! Signals as a descriptor that can be polled.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read};
@@ -12,13 +12,13 @@ use std::ptr;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
-/// The signals that ask for the end.
+/// TERM, INT and, in the foreground, HUP.
 #[derive(Debug)]
 pub(super) struct Signals(UnixStream);
 
 impl Signals {
-    /// From here on they are told here instead of ending the process. In the foreground that includes
-    /// the end of the terminal, unless it was ignored by the process that started us.
+    /// From now on they are counted here instead of ending the process. HUP is not, if the process that started us had
+    /// ignored it.
     pub(super) fn listen(foreground: bool) -> io::Result<Self> {
         let (read, write) = UnixStream::pair()?;
         read.set_nonblocking(true)?;
@@ -31,7 +31,7 @@ impl Signals {
         Ok(Self(read))
     }
 
-    /// How many have come since.
+    /// How many have arrived since the last call.
     pub(super) fn count(&mut self) -> usize {
         self.0.read(&mut [0; 64]).unwrap_or(0)
     }
@@ -43,10 +43,10 @@ impl Signals {
         reason = "pre_exec is the only way to run code after std resets the mask"
     )]
     pub(super) fn keep_through_exec(&self, command: &mut Command) -> io::Result<()> {
-        let come = self.0.try_clone()?;
+        let arrived = self.0.try_clone()?;
         let before_exec = move || {
             mask(libc::SIG_BLOCK)?;
-            match rustix::io::ioctl_fionread(&come)? {
+            match rustix::io::ioctl_fionread(&arrived)? {
                 0 => Ok(()),
                 _ => Err(ErrorKind::Interrupted.into()),
             }
@@ -71,7 +71,7 @@ impl AsFd for Signals {
     }
 }
 
-/// Blocks or unblocks the signals that ask for the end.
+/// Blocks or unblocks these signals.
 #[expect(unsafe_code, reason = "neither std nor rustix can change the signal mask")]
 fn mask(how: i32) -> io::Result<()> {
     let mut set = MaybeUninit::uninit();
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_ignored_is_known() {
+    fn ignored_signals_are_known() {
         assert!(is_ignored(signal_hook::consts::SIGPIPE), "std ignores it");
         assert!(!is_ignored(SIGTERM));
     }

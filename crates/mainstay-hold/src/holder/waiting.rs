@@ -1,9 +1,9 @@
-//! Waiting for the lock on behalf of a service manager.
+//! Waits for the lock on behalf of a service manager.
 //!
-//! When the holder of a service is killed, its daemon serves on with a holder of its own making, and the
-//! manager starts the service again: that one waits here. It is all that the manager knows of, so an end
-//! that is asked of it is meant for whoever serves. It is passed on if that belongs to the same service,
-//! which is to say, to the same control group; a daemon that somebody started elsewhere is left alone.
+//! When the holder of a service is killed, its daemon continues with a holder that it has started, and the manager starts
+//! the service again: that one waits here. The manager knows only this one, so a signal to it is meant for the holder
+//! that serves. It is passed on if that holder is in the same control group; one that was started elsewhere is left
+//! alone.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -23,8 +23,7 @@ use super::notify::Notify;
 use super::signals::Signals;
 use crate::procfs;
 
-/// Waits until the lock is ours, or `None` when somebody wants us to end. The manager hears meanwhile that
-/// all is well.
+/// Waits until the lock is ours, or `None` after a signal. Resets the manager's watchdog meanwhile.
 pub(super) fn wait(
     taken: File,
     state_dir: &Path,
@@ -33,19 +32,19 @@ pub(super) fn wait(
 ) -> io::Result<Option<File>> {
     let (sender, locked) = mpsc::channel();
     // Its other end is closed when the lock was sent.
-    let (bell, ringer) = UnixStream::pair()?;
+    let (done, done_when_closed) = UnixStream::pair()?;
     let wait = move || {
-        let _nobody_waits = sender.send(lock::wait(taken));
-        drop(ringer);
+        let _wait_was_ended = sender.send(lock::wait(taken));
+        drop(done_when_closed);
     };
     thread::Builder::new().name("lock".into()).spawn(wait)?;
     let mut ending = false;
     loop {
-        pause(&bell, signals, notify.watchdog())?;
+        pause(&done, signals, notify.watchdog())?;
         if signals.count() > 0 {
             ending = true;
             notify.stopping();
-            if !notify.is_heard() || pass_on(state_dir).is_err() {
+            if !notify.is_connected() || pass_on(state_dir).is_err() {
                 return Ok(None);
             }
         }
@@ -56,10 +55,10 @@ pub(super) fn wait(
     }
 }
 
-/// Sleeps until something happens, or as long as the manager has patience.
-fn pause(bell: &UnixStream, signals: &Signals, limit: Option<Duration>) -> io::Result<()> {
+/// Sleeps until something happens, or the manager's watchdog has to be reset.
+fn pause(done: &UnixStream, signals: &Signals, limit: Option<Duration>) -> io::Result<()> {
     let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-    let mut sources = [bell.as_fd(), signals.as_fd()]
+    let mut sources = [done.as_fd(), signals.as_fd()]
         .map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN));
     match poll(&mut sources, limit.as_ref()) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -71,7 +70,7 @@ fn pause(bell: &UnixStream, signals: &Signals, limit: Option<Duration>) -> io::R
 fn pass_on(state_dir: &Path) -> io::Result<()> {
     let pid = lock::owner(state_dir)?.ok_or(ErrorKind::NotFound)?;
     let process = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(ErrorKind::NotFound)?;
-    // First the descriptor, so that nobody else can be meant once the group was found to be ours.
+    // The descriptor is opened before the group is checked, so that both are of the same process.
     let process = pidfd_open(process, PidfdFlags::empty())?;
     if procfs::control_group(pid)? != procfs::control_group(std::process::id())? {
         return Err(ErrorKind::PermissionDenied.into());

@@ -1,7 +1,7 @@
-//! One connection, and what it is owed.
+//! One connection of a daemon.
 //!
-//! Frames to send are not queued: what a connection is owed follows from the state of the run and
-//! from what it has been told, so a peer that does not read costs one bounded buffer and nothing more.
+//! Frames are not queued: what is to be sent follows from the state of the run and from what was sent before, so a peer
+//! that does not read costs one bounded buffer.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -34,16 +34,16 @@ pub(super) struct Conn {
     interest: Interest,
     /// How many answers to [`ToShim::Tail`] are due.
     pub(super) tails_due: u32,
-    told_written: u64,
-    told: Told,
+    sent_written: u64,
+    end_sent: EndSent,
     closed: bool,
 }
 
 pub(super) struct Attached {
     /// The offset of the next output byte to send.
     pub(super) sent: u64,
-    /// Whether it knows that there will be no more.
-    pub(super) told_closed: bool,
+    /// Whether it was sent that there is no more.
+    pub(super) sent_closed: bool,
 }
 
 /// What a connection wants to know of the end of the run. A greater interest includes the smaller.
@@ -51,19 +51,19 @@ pub(super) struct Attached {
 pub(super) enum Interest {
     None,
     Watching,
-    /// Needs nothing more once it has been told that the run is over.
+    /// Needs nothing more when it has received the end of the run.
     Dismissing,
 }
 
-/// What a connection knows of the end of the run.
+/// What was sent about the end of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Told {
+enum EndSent {
     Nothing,
     Exited,
     Gone,
 }
 
-/// What connections are told about.
+/// The state of the run that connections are sent.
 pub(super) struct View<'a> {
     pub(super) output: &'a Ring,
     pub(super) closed: bool,
@@ -74,7 +74,7 @@ pub(super) struct View<'a> {
 }
 
 impl Conn {
-    /// A connection that is greeted. The socket never blocks.
+    /// Sends the hello. The socket never blocks.
     pub(super) fn new(socket: OwnedFd, hello: &FromShim, written: u64) -> Self {
         let mut out = Vec::new();
         hello.encode(&mut out);
@@ -87,8 +87,8 @@ impl Conn {
             attached: None,
             interest: Interest::None,
             tails_due: 0,
-            told_written: written,
-            told: Told::Nothing,
+            sent_written: written,
+            end_sent: EndSent::Nothing,
             closed: false,
         }
     }
@@ -111,14 +111,13 @@ impl Conn {
         self.interest == Interest::Dismissing && self.knows_all()
     }
 
-    /// Whether this is the data connection and still misses something. The news that the run is over
-    /// comes after all output.
-    pub(super) fn is_owed(&self) -> bool {
+    /// Whether this is the data connection and has not received everything. The end of the run comes after all output.
+    pub(super) fn has_unsent(&self) -> bool {
         self.attached.is_some() && !self.knows_all()
     }
 
     fn knows_all(&self) -> bool {
-        self.told == Told::Gone && !self.blocked()
+        self.end_sent == EndSent::Gone && !self.blocked()
     }
 
     pub(super) fn raise(&mut self, interest: Interest) {
@@ -129,8 +128,7 @@ impl Conn {
         self.closed = true;
     }
 
-    /// Says why and closes, unless it is closed already. A peer that does not read misses the reason
-    /// only.
+    /// Sends the reason and closes, unless it is closed already. A peer that does not read misses only the reason.
     pub(super) fn refuse(&mut self, why: impl Into<String>) {
         if self.closed {
             return;
@@ -149,7 +147,7 @@ impl Conn {
         }
     }
 
-    /// Sends what is owed, as far as the peer takes it now.
+    /// Sends what is new, as far as the peer accepts it now.
     pub(super) fn pump(&mut self, view: &View<'_>) {
         while !self.closed && self.fill(view) {
             self.flush();
@@ -165,11 +163,11 @@ impl Conn {
         self.blocked()
     }
 
-    /// Adds the next frame, if one is owed. All output comes before the news of the end.
+    /// Adds the next frame, if there is one. All output comes before the end.
     fn add_next(&mut self, view: &View<'_>) -> bool {
         if let Some(attached) = &mut self.attached {
-            if self.told_written < view.written {
-                self.told_written = view.written;
+            if self.sent_written < view.written {
+                self.sent_written = view.written;
                 FromShim::Written { through: view.written }.encode(&mut self.out);
                 return true;
             }
@@ -179,8 +177,8 @@ impl Conn {
                 attached.sent += (bytes.0.len() + bytes.1.len()) as u64;
                 return true;
             }
-            if view.closed && !attached.told_closed {
-                attached.told_closed = true;
+            if view.closed && !attached.sent_closed {
+                attached.sent_closed = true;
                 FromShim::Closed.encode(&mut self.out);
                 return true;
             }
@@ -193,16 +191,16 @@ impl Conn {
         let Some(exit) = view.exit.filter(|_| self.interest != Interest::None) else {
             return false;
         };
-        match self.told {
-            Told::Nothing => {
-                self.told = Told::Exited;
+        match self.end_sent {
+            EndSent::Nothing => {
+                self.end_sent = EndSent::Exited;
                 exited(exit).encode(&mut self.out);
             }
-            Told::Exited if view.gone => {
-                self.told = Told::Gone;
+            EndSent::Exited if view.gone => {
+                self.end_sent = EndSent::Gone;
                 FromShim::Gone { survivors: exit.survivors }.encode(&mut self.out);
             }
-            Told::Exited | Told::Gone => return false,
+            EndSent::Exited | EndSent::Gone => return false,
         }
         true
     }

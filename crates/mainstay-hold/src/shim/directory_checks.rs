@@ -35,7 +35,7 @@ impl DirectoryChecks {
         now >= self.next
     }
 
-    /// Takes in whether daemons can find the run. Returns whether the run has to end.
+    /// Records whether daemons can find the run. Returns whether the run has to end.
     pub(super) fn checked(&mut self, now: Instant, reachable: bool) -> bool {
         let often = !reachable || now.saturating_duration_since(self.since) < OFTEN_FOR;
         self.next = now + if often { OFTEN } else { SELDOM };

@@ -1,12 +1,12 @@
 //! The guard: the parent process of the shim, a fork that only waits.
 //!
-//! A killed shim cannot end processes that escaped from its server, and no other process can tell which run
-//! these orphans belong to. The guard can: as the next subreaper it inherits exactly these orphans when the
+//! A killed shim cannot end processes that escaped from its server, and no other process knows which run
+//! these orphans belong to. The guard does: as the next subreaper it inherits exactly these orphans when the
 //! shim dies. It kills them and exits. If the run has a cgroup, the guard also kills what is in that, and
 //! removes it. Until then, the run is not over ([`record::guard_alive`]).
 //!
 //! It is a fork without exec, so it shares its memory with the shim. If the guard is killed, the shim
-//! continues without it; if both are killed, [`process_record`](crate::process_record) tells what to kill.
+//! continues without it; if both are killed, [`process_record`](crate::process_record) has what to kill.
 
 use std::io;
 use std::path::Path;
@@ -52,7 +52,7 @@ pub(super) fn fork() -> io::Result<Role> {
 
 /// Waits for the shim to exit, kills its orphans and what is in the cgroup of its run, and exits with the same code.
 pub(super) fn watch(shim: Pid, run_dir: &Path) -> ExitCode {
-    // Nobody else can have its pid before it is waited for.
+    // Its pid is not used again before it is waited for.
     let identity = record::identity_of(shim.as_raw_nonzero().get().unsigned_abs());
     let run_dir = std::path::absolute(run_dir);
     // Fails for a session leader, which is fine.

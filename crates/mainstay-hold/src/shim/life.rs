@@ -1,9 +1,8 @@
-//! The end of a run, decided: facts and the time come in, the next thing to do goes out.
+//! Decides how a run ends: facts and the time come in, the next action goes out.
 //!
-//! Whoever ends a run, the order is the same: TERM (only when a daemon asks for the end), a grace, KILL
-//! again and again until no descendant is left, and a limit after which what is left is counted as
-//! survivors. A server that exits by itself grants its descendants no grace; one that exits while it is
-//! being ended leaves them what remains of theirs.
+//! The order is always the same: TERM (only when a daemon asks for the end), a grace, KILL repeatedly until no
+//! descendant is left, and a limit after which those that are left are counted as survivors. If a server exits by itself,
+//! its descendants get no grace; if it exits while it is being ended, they get the rest of theirs.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +32,7 @@ pub(super) enum Action {
     Term,
     /// Send KILL to all of it.
     Kill,
-    /// The run is over: count what is left and say so.
+    /// The run is over: count the survivors and report the end.
     Settle,
 }
 
@@ -66,7 +65,7 @@ impl Life {
         }
     }
 
-    /// No descendant is left, and none can come back.
+    /// No descendant is left.
     pub(super) fn childless(&mut self) -> Option<Action> {
         match self.phase {
             Phase::Serving | Phase::Asked { .. } | Phase::Killing { .. } => Some(self.settle()),

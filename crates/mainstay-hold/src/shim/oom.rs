@@ -1,13 +1,10 @@
 //! Whether the kernel killed a server for lack of memory.
 //!
-//! The kernel tells only through the memory control group, by a counter of its victims. A server is in
-//! the group of its shim or in a child of it, whose victims the group counts too. The counter is read at the start, whenever the shim is awake anyway, and when
-//! the server is found killed by a KILL that the shim did not send. If a rise was seen then or in the
-//! seconds before, the server is taken for the victim.
-//!
-//! What cannot be known: if the kernel chose another process of the group in that time, or since the
-//! shim was awake before it, and somebody else killed the server, the server is taken for the victim
-//! all the same.
+//! The kernel reports this only by a counter of victims in the memory control group. A server is in the group of its shim
+//! or in a child of it, whose victims the group counts too. The counter is read at the start, whenever the shim is awake
+//! anyway, and when the server was killed by a KILL that the shim did not send. If it rose then or in the seconds before,
+//! the server counts as the victim. That is wrong if the kernel killed another process of the group in that time and
+//! another user killed the server.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

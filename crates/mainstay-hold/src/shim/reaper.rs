@@ -1,7 +1,7 @@
-//! Waiting for processes without asking.
+//! Waits for child processes without polling.
 //!
-//! One thread is blocked in `wait` for as long as there are children: the server, and every orphan that
-//! the subreaper inherits. So nothing is polled and no zombie stays.
+//! One thread is blocked in `wait` as long as there are children: the server, and every orphan that the subreaper
+//! inherits.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,21 +20,19 @@ pub(super) struct Ended {
     pub(super) signal: Option<i32>,
 }
 
-/// What the reaper has to say.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum News {
-    /// The server has exited. Told once.
+pub(super) enum Reaped {
+    /// The server has exited. Comes once.
     Exited(Ended),
-    /// No descendant is left, and none can come back. Told last.
+    /// No descendant is left. Comes last.
     Childless,
 }
 
-/// Where the reaper tells its news.
+/// The readable end of the reaper's pipe.
 pub(super) struct Reaper(OwnedFd);
 
 impl Reaper {
-    /// Starts to reap. To be called when the server is a child already, because a process without
-    /// children has nothing to wait for.
+    /// Call it when the server is a child already: the thread ends when there are no children.
     pub(super) fn start(server: Pid) -> io::Result<Self> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
         rustix::io::ioctl_fionbio(&read, true)?;
@@ -43,31 +41,29 @@ impl Reaper {
         Ok(Self(read))
     }
 
-    /// Readable when there is news.
     pub(super) fn pipe(&self) -> &OwnedFd {
         &self.0
     }
 
-    /// The next piece of news, if there is one.
-    pub(super) fn next(&self) -> Option<News> {
+    pub(super) fn next(&self) -> Option<Reaped> {
         let mut message = [0; MESSAGE];
         match rustix::io::read(&self.0, &mut message) {
-            Ok(0) => Some(News::Childless),
-            Ok(_) => Some(News::Exited(decode(message))),
+            Ok(0) => Some(Reaped::Childless),
+            Ok(_) => Some(Reaped::Exited(decode(message))),
             Err(_) => None,
         }
     }
 }
 
-/// Tells of the server by a message and of the end by closing the pipe.
-fn reap(server: Pid, news: &OwnedFd) {
+/// Reports the exit of the server by a message and the end by closing the pipe.
+fn reap(server: Pid, pipe: &OwnedFd) {
     let mut server = Some(server);
     loop {
         match wait(WaitOptions::empty()) {
             Ok(Some((pid, status))) if Some(pid) == server => {
                 server = None;
-                // Nobody to tell is nobody left: the shim is ending.
-                let _nobody = rustix::io::write(news, &encode(status));
+                // If the other end is closed, the shim is ending.
+                let _ending = rustix::io::write(pipe, &encode(status));
             }
             Ok(_) | Err(Errno::INTR) => {}
             Err(_) => return,

@@ -1,4 +1,4 @@
-//! Bytes that wait: unconsumed output, and the last words for people.
+//! Buffers: output that is not consumed yet, and the end of standard error.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! The loop: waits for whatever happens first, takes it in, and tells everybody what they are owed.
+//! The event loop: waits for what happens first, handles it, and sends what is new to every connection.
 //!
 //! Each turn reads at most once from every source, so none of them starves the others. Time limits come
 //! from [`Life`] and from the linger; without one the loop sleeps until something happens.
@@ -18,7 +18,7 @@ use super::conn::{Conn, View};
 use super::directory_checks::DirectoryChecks;
 use super::life::{Action, Life};
 use super::oom::OomWatch;
-use super::reaper::{Ended, News, Reaper};
+use super::reaper::{Ended, Reaped, Reaper};
 use super::scan_schedule::ScanSchedule;
 use super::server::{Pipe, Scratch, Server, scratch};
 use super::stdin::Load;
@@ -31,7 +31,7 @@ use crate::wire::{FromShim, VERSION};
 
 const MAX_CONNS: usize = 16;
 
-/// How long no connection is accepted after that failed, lest the loop spin.
+/// How long no connection is accepted after that failed, so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) struct Run {
@@ -133,9 +133,9 @@ impl Run {
         }
     }
 
-    /// Whether the shim may end: nobody came during the linger, or it was dismissed. A dismissal
-    /// outlives its connection but not its daemon, and takes effect when the data connection has got
-    /// everything, or has not within the linger.
+    /// Whether the shim may end: no daemon connected during the linger, or one dismissed it. A dismissal outlives its
+    /// connection but not its daemon, and takes effect when the data connection has received everything, or after the
+    /// linger.
     fn over(&mut self, now: Instant) -> bool {
         if !self.gone {
             return false;
@@ -146,7 +146,7 @@ impl Run {
         let alone = self.conns.is_empty();
         self.alone_since = alone.then(|| self.alone_since.unwrap_or(now));
         match (self.dismissed_at, self.alone_since) {
-            (Some(_), _) if !self.conns.iter().any(Conn::is_owed) => true,
+            (Some(_), _) if !self.conns.iter().any(Conn::has_unsent) => true,
             (Some(since), _) | (None, Some(since)) => now.duration_since(since) >= self.linger,
             (None, None) => false,
         }
@@ -208,7 +208,7 @@ impl Run {
     }
 
     /// A server that does not read makes its daemon wait, unless the server itself waits for the
-    /// daemon to consume: that word may be behind the lines that cannot be written.
+    /// daemon to consume: that frame may be behind the lines that cannot be written.
     fn may_read(&self, conn: &Conn) -> bool {
         match (&conn.attached, self.server.stdin.load()) {
             (None, _) | (_, Load::Light) => true,
@@ -221,7 +221,7 @@ impl Run {
         let broken = flags.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL);
         match source {
             Source::Listener => self.accept(),
-            Source::Reaper => self.hear(),
+            Source::Reaper => self.reaped(),
             Source::Stdin if broken => self.server.stdin.close(),
             Source::Server(pipe) => {
                 self.server.read(pipe, &mut self.scratch);
@@ -286,14 +286,14 @@ impl Run {
         self.act(action);
     }
 
-    fn hear(&mut self) {
-        while let Some(news) = self.reaper.as_ref().and_then(Reaper::next) {
-            let action = match news {
-                News::Exited(ended) => {
+    fn reaped(&mut self) {
+        while let Some(reaped) = self.reaper.as_ref().and_then(Reaper::next) {
+            let action = match reaped {
+                Reaped::Exited(ended) => {
                     self.note_exit(ended);
                     self.life.exited(clock::now())
                 }
-                News::Childless => {
+                Reaped::Childless => {
                     self.reaper = None;
                     self.life.childless()
                 }
@@ -352,7 +352,7 @@ impl Run {
         self.scans.scanned(began, clock::now());
     }
 
-    /// The run is over: takes in the last words of the descendants and leaves the record.
+    /// The run is over: reads the last output of the descendants and writes the record.
     fn settle(&mut self) {
         self.claim.end_cgroup();
         let left = if self.reaper.is_some() {
@@ -368,7 +368,7 @@ impl Run {
         exit.stderr_tail = self.server.tail.to_vec();
         let line = format!("--- {} {} ---", self.label, how(exit, self.stopped));
         self.server.log.write_lines(line.as_bytes());
-        // A full disk must not keep the daemons from being told.
+        // On a full disk, daemons that are connected still learn of the end.
         let _no_space = record::write(self.claim.dir.as_fd(), exit);
         self.gone = true;
         self.scans.stop();

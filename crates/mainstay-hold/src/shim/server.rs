@@ -1,4 +1,4 @@
-//! The server as the shim sees it: its pipes and where they lead.
+//! The server's pipes, and where their bytes go.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -83,7 +83,7 @@ impl Server {
         }
     }
 
-    /// Lets go of all pipes.
+    /// Closes all pipes.
     pub(super) fn close(&mut self) {
         self.stdin.close();
         (self.stdout, self.stderr) = (None, None);

@@ -1,4 +1,4 @@
-//! Frames out of a stream of bytes.
+//! Decodes frames from a stream of bytes.
 
 use std::marker::PhantomData;
 
@@ -7,7 +7,7 @@ use crate::codec::DecodeError;
 
 const KEPT_CAPACITY: usize = 64 * 1024;
 
-/// Makes frames out of bytes that arrive in any pieces.
+/// Decodes frames from bytes that arrive in any pieces.
 #[derive(Debug)]
 pub struct Decoder<F> {
     buffer: Vec<u8>,
@@ -28,7 +28,7 @@ impl<F: Frame> Decoder<F> {
         self.limit = limit;
     }
 
-    /// Takes in what was read.
+    /// Adds bytes that were read.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.taken > self.buffer.len() / 2 {
             self.buffer.drain(..self.taken);
@@ -38,7 +38,10 @@ impl<F: Frame> Decoder<F> {
     }
 
     /// The next whole frame that is not to be skipped, if it has arrived.
-    #[expect(clippy::should_implement_trait, reason = "an error ends it, so it is no iterator")]
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "it ends at the first error, unlike an iterator"
+    )]
     pub fn next(&mut self) -> Result<Option<F>, WireError> {
         while let Some(raw) = self.next_raw()? {
             if let Some(frame) = F::decode(raw)? {
@@ -76,7 +79,7 @@ pub trait Frame: Sized {
     fn decode(raw: Raw<'_>) -> Result<Option<Self>, WireError>;
 }
 
-/// A whole frame, not looked into yet.
+/// A whole frame, not decoded yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Raw<'a> {
     pub(super) kind: u8,

@@ -132,7 +132,7 @@ fn absence(stopped_by_user: bool, failure_report: Option<&FailureReport>) -> Str
         _ if stopped_by_user => {
             "stopped by `mainstay daemon stop`; `mainstay daemon start` starts it".to_owned()
         }
-        Some(words) => format!("not running\n{}", words.of_failing()),
+        Some(report) => format!("not running\n{}", report.of_failing()),
         None => "not running".to_owned(),
     }
 }
@@ -153,8 +153,8 @@ fn page(daemon: &DaemonInfo, now: Timestamp, zone: &Zone) -> String {
         ("instance", daemon.instance.clone()),
     ];
     let failed = daemon.replacement_failed.as_deref().map(|why| {
-        let words = FailureReport::parse(why);
-        ("last update", format!("undone: {}", words.line().unwrap_or_default()))
+        let report = FailureReport::parse(why);
+        ("last update", format!("undone: {}", report.line().unwrap_or_default()))
     });
     let row = |(key, value): (&str, String)| {
         vec![Cell::painted(format!("{key}:"), paint::faint), Cell::new(value)]
@@ -216,7 +216,7 @@ async fn stop(args: &StopArgs, ctx: &mut Context) -> Result<(), CliError> {
     marked.and(remote.mark_stopped())
 }
 
-/// Ends the daemon. If there is none, but servers of the last one are running, a daemon is started to end them.
+/// Stops the daemon. If there is none, but servers of the last one are running, a daemon is started to stop them.
 async fn end(remote: &Remote, keep_servers: bool) -> Result<bool, CliError> {
     let ended = shut_down(remote, keep_servers).await?;
     if ended || keep_servers || !remote.has_running_servers() {
@@ -247,7 +247,7 @@ pub(super) async fn reload(ctx: &mut Context) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Ends a holder that has no daemon to ask, by a signal.
+/// Stops a holder whose daemon does not respond, by a signal.
 async fn end_holder(remote: &Remote) -> Result<(), CliError> {
     let Some(holder) = remote.holder() else { return Ok(()) };
     let Some(process) = Ending::of(holder) else { return Ok(()) };
@@ -256,12 +256,11 @@ async fn end_holder(remote: &Remote) -> Result<(), CliError> {
         return Ok(());
     }
     let message =
-        format!("Mainstay (pid {holder}) has not ended within {} s", STOP_COMMAND.as_secs());
-    Err(CliError::failed(message, format!("`kill -9 {holder}` ends it")))
+        format!("Mainstay (pid {holder}) has not stopped within {} s", STOP_COMMAND.as_secs());
+    Err(CliError::failed(message, format!("`kill -9 {holder}` kills it")))
 }
 
-/// Ends the daemon and waits until its process is gone, so that whatever comes next finds the state
-/// directory free. False if there was none.
+/// Stops the daemon and waits until its process has exited, so that the state directory is free. False if there was none.
 pub(super) async fn shut_down(remote: &Remote, keep_servers: bool) -> Result<bool, CliError> {
     let Some(daemon) = remote.inspect().await? else { return Ok(false) };
     // The holder ends after its daemon.
@@ -272,7 +271,7 @@ pub(super) async fn shut_down(remote: &Remote, keep_servers: bool) -> Result<boo
     match ending {
         Some(ending) if !ending.within(STOP_COMMAND).await => Err(CliError::failed(
             format!(
-                "the daemon (pid {}) has not ended within {} s",
+                "the daemon (pid {}) has not stopped within {} s",
                 daemon.pid,
                 STOP_COMMAND.as_secs()
             ),

@@ -162,7 +162,7 @@ fn a_second_daemon_says_so_and_ends() {
     let second = env.run(["daemon", "run"]);
     assert_eq!(second.code, 1, "{second}");
     let expected =
-        format!("a daemon is running already (pid {holder}) for `[ROOT]/mainstay/state`");
+        format!("a daemon is already running (pid {holder}) for `[ROOT]/mainstay/state`");
     assert!(second.stderr.contains(&expected), "{second}");
     assert_eq!(env.daemon(), daemon, "the first is not disturbed");
 }

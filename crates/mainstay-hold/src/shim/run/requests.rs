@@ -1,7 +1,7 @@
-//! What daemons ask for.
+//! Requests of daemons.
 //!
-//! Daemons are numbered and replace each other. A connection says the number of its daemon first, and
-//! is refused, whatever it wants, as soon as a higher one is known.
+//! Daemons are numbered and replace each other. A connection sends the number of its daemon first, and is refused as soon
+//! as a higher one is known.
 
 use std::mem;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use crate::clock;
 use crate::shim::conn::{Attached, Interest};
 use crate::wire::{Frame, MAX_FRAME, Raw, ToShim};
 
-/// The longest frame of a connection that is not attached, so that strangers cannot fill memory.
+/// The longest frame of a connection that is not attached, so that it cannot fill memory.
 const SMALL_FRAME: usize = 64 * 1024;
 
 impl Run {
-    /// Takes in all whole frames that have arrived.
+    /// Handles all whole frames that have arrived.
     pub(super) fn decode(&mut self, index: usize) {
         let mut decoder = mem::take(&mut self.conns[index].decoder);
         while !self.conns[index].closed() {
@@ -45,7 +45,7 @@ impl Run {
             (_, Ok(None)) => {}
             (None, Ok(Some(ToShim::Daemon { number }))) => self.introduce(index, number),
             (None, Ok(Some(_))) => self.conns[index].refuse("a daemon must say its number first"),
-            (Some(daemon), Ok(Some(frame))) => self.obey(index, daemon, frame),
+            (Some(daemon), Ok(Some(frame))) => self.handle(index, daemon, frame),
         }
     }
 
@@ -62,7 +62,7 @@ impl Run {
         }
     }
 
-    fn obey(&mut self, index: usize, daemon: u64, frame: ToShim) {
+    fn handle(&mut self, index: usize, daemon: u64, frame: ToShim) {
         let now = clock::now();
         match frame {
             ToShim::Daemon { .. } => {
@@ -98,7 +98,7 @@ impl Run {
             }
         }
         let conn = &mut self.conns[index];
-        conn.attached = Some(Attached { sent, told_closed: false });
+        conn.attached = Some(Attached { sent, sent_closed: false });
         conn.raise(Interest::Watching);
     }
 

@@ -15,8 +15,8 @@ use crate::context::Context;
 use crate::error::{CliError, Exit};
 use crate::launch::{RUN_MARK, Word};
 
-/// Becomes the holder of an instance, which starts the daemon and starts it again when it dies; or, at
-/// a holder's word, that daemon. The daemon brings its own runtime, so this must not be called from one.
+/// Becomes the holder of an instance, which starts the daemon and starts it again when it dies; or, with `--held`, that
+/// daemon. The daemon has its own runtime, so this must not be called from one.
 pub(crate) fn run_daemon(args: &RunArgs, ctx: &Context) -> Result<(), CliError> {
     if ctx.caller.has(RUN_MARK) {
         return Err(CliError::Supervised);
@@ -27,8 +27,8 @@ pub(crate) fn run_daemon(args: &RunArgs, ctx: &Context) -> Result<(), CliError> 
     }
     if args.detached {
         mainstay_hold::descriptors::close_inherited()
-            .map_err(CliError::io("what was inherited cannot be closed"))?;
-        // Fails only for the leader of a group, who has what we want already.
+            .map_err(CliError::io("inherited descriptors cannot be closed"))?;
+        // Fails only for the leader of a group, which is fine.
         let _leader = rustix::process::setsid();
         return hold_for_launcher(args, ctx);
     }
@@ -38,46 +38,45 @@ pub(crate) fn run_daemon(args: &RunArgs, ctx: &Context) -> Result<(), CliError> 
 /// After [`TAKE_OVER`]: the daemon shares the standard output and error of the holder.
 pub(crate) const FOREGROUND: &str = "--foreground";
 
-/// Why there is no daemon.
-enum Unheld {
-    /// There is one already.
+/// Why no daemon was started.
+enum NotRun {
+    /// Another one is running.
     Taken(ApiError),
-    /// It cannot start, or does not stay.
+    /// It cannot start, or has failed.
     Failed(ApiError),
 }
 
-fn failed((Unheld::Taken(error) | Unheld::Failed(error)): Unheld) -> CliError {
+fn failed((NotRun::Taken(error) | NotRun::Failed(error)): NotRun) -> CliError {
     CliError::Failed { message: error.message, help: error.help }
 }
 
-/// Holds for a launcher, who is told by one line how the start went. After that line, nobody reads what
-/// we write.
+/// Runs the holder for a launcher, which reads one line about the start. After that line, the output is not read.
 fn hold_for_launcher(args: &RunArgs, ctx: &Context) -> Result<(), CliError> {
     let announce = || {
-        let _launcher_gone = Word::Ready.say(&mut io::stdout()).and_then(|()| let_go());
+        let _launcher_gone = Word::Ready.say(&mut io::stdout()).and_then(|()| close_stdio());
     };
     let word = match hold(args, ctx, announce) {
         Ok(()) => return Ok(()),
-        Err(Unheld::Taken(_)) => Word::Taken,
-        Err(Unheld::Failed(error)) => Word::Failed(error),
+        Err(NotRun::Taken(_)) => Word::Taken,
+        Err(NotRun::Failed(error)) => Word::Failed(error),
     };
-    // Too late for a daemon that was ready once; then nobody reads it.
+    // It is not read if the daemon was ready once.
     let _launcher_gone = word.say(&mut io::stdout());
     Err(CliError::Answered(Exit::Failed))
 }
 
-fn hold(args: &RunArgs, ctx: &Context, announce: impl FnOnce()) -> Result<(), Unheld> {
-    let told = |error: &CliError| {
-        Unheld::Failed(ApiError {
+fn hold(args: &RunArgs, ctx: &Context, announce: impl FnOnce()) -> Result<(), NotRun> {
+    let invalid = |error: &CliError| {
+        NotRun::Failed(ApiError {
             kind: ErrorKind::Invalid,
             message: error.to_string(),
             help: error.advice(),
         })
     };
-    // What is wrong with the settings is better said before anything is started.
-    let config = config(ctx, args.foreground()).map_err(|error| told(&error))?;
+    // Invalid settings are reported before anything is started.
+    let config = config(ctx, args.foreground()).map_err(|error| invalid(&error))?;
     let instance = config.instance;
-    mainstay_daemon::prepare(&instance).map_err(|error| Unheld::Failed(word_of(&error)))?;
+    mainstay_daemon::prepare(&instance).map_err(|error| NotRun::Failed(api_error(&error)))?;
     clear_leftovers(&config.exe, &instance.state_dir);
     let ready = || {
         mainstay_daemon::record(&instance, args.service);
@@ -88,27 +87,27 @@ fn hold(args: &RunArgs, ctx: &Context, announce: impl FnOnce()) -> Result<(), Un
     let ours = holder_config(&instance, &config.exe, args.foreground());
     let ended =
         if args.service { holder::run_when_free(ours, ready) } else { holder::run(ours, ready) };
-    ended.map_err(|error| unheld(error, &instance))
+    ended.map_err(|error| not_run(error, &instance))
 }
 
-fn unheld(error: HoldError, instance: &Instance) -> Unheld {
+fn not_run(error: HoldError, instance: &Instance) -> NotRun {
     match error {
         HoldError::Taken { pid } => {
             let pid = pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
             let state = instance.state_dir.display();
-            let message = format!("a daemon is running already{pid} for `{state}`");
-            let help = "`mainstay daemon status` tells about it, `mainstay daemon stop` ends it";
-            Unheld::Taken(ApiError::new(ErrorKind::Unavailable, message).with_help(help))
+            let message = format!("a daemon is already running{pid} for `{state}`");
+            let help = "`mainstay daemon status` shows it, `mainstay daemon stop` stops it";
+            NotRun::Taken(ApiError::new(ErrorKind::Unavailable, message).with_help(help))
         }
         HoldError::Lock(source) if source.kind() == io::ErrorKind::AddrInUse => {
-            unheld(HoldError::Taken { pid: None }, instance)
+            not_run(HoldError::Taken { pid: None }, instance)
         }
         HoldError::Lock(source) => {
             let path = instance.state_dir.clone();
-            Unheld::Failed(word_of(&RunError::Directory { path, source }))
+            NotRun::Failed(api_error(&RunError::Directory { path, source }))
         }
-        HoldError::NotStarted { error } => Unheld::Failed(read_word(&error)),
-        error @ HoldError::Io { .. } => Unheld::Failed(
+        HoldError::NotStarted { error } => NotRun::Failed(read_error(&error)),
+        error @ HoldError::Io { .. } => NotRun::Failed(
             ApiError::new(ErrorKind::Internal, error.to_string())
                 .with_help(format!("see its log: {}", instance.daemon_log().display())),
         ),
@@ -121,15 +120,15 @@ pub(crate) fn take_over(ctx: &Context, foreground: bool) -> Result<(), CliError>
     mainstay_hold::descriptors::raise_limit();
     let instance = ctx.instance()?;
     holder::take_over(holder_config(&instance, &ctx.exe, foreground))
-        .map_err(|error| failed(unheld(error, &instance)))
+        .map_err(|error| failed(not_run(error, &instance)))
 }
 
 fn holder_config(instance: &Instance, exe: &Path, foreground: bool) -> holder::Config {
     let to_stderr = foreground.then_some("--to-stderr");
-    let words = ["daemon", "run", "--held"].into_iter().chain(to_stderr);
+    let args = ["daemon", "run", "--held"].into_iter().chain(to_stderr);
     holder::Config {
         exe: exe.to_owned(),
-        args: words.map(OsString::from).collect(),
+        args: args.map(OsString::from).collect(),
         state_dir: instance.state_dir.clone(),
         run_dir: instance.run_dir.clone(),
         foreground,
@@ -144,40 +143,43 @@ fn holder_config(instance: &Instance, exe: &Path, foreground: bool) -> holder::C
     }
 }
 
-/// Serves as the daemon of the holder at our standard input.
+/// Runs as the daemon of the holder at standard input.
 fn serve(args: &RunArgs, ctx: &Context) -> Result<(), CliError> {
-    let holder =
-        CliError::io("this is for the holder to start, whose socket is its standard input");
-    let (held, orders) = HolderClient::connect().map_err(holder)?;
+    let not_started_by_holder =
+        CliError::io("only the holder can start this, with its socket as standard input");
+    let (holder, events) = HolderClient::connect().map_err(not_started_by_holder)?;
     let served = match config(ctx, args.to_stderr) {
-        Ok(config) => run_prepared(config, &held, orders).map_err(|error| word_of(&error)),
-        // Whoever reads it may have one line for it.
+        Ok(config) => run_prepared(config, &holder, events).map_err(|error| api_error(&error)),
         Err(error) => {
             Err(ApiError { kind: ErrorKind::Invalid, message: error.line(), help: error.advice() })
         }
     };
     served.map_err(|error| {
-        let word = serde_json::to_vec(&error).unwrap_or_default();
-        let _holder_gone = held.failed(&word);
+        let error = serde_json::to_vec(&error).unwrap_or_default();
+        let _holder_gone = holder.failed(&error);
         CliError::Answered(Exit::Failed)
     })
 }
 
-fn run_prepared(config: Config, held: &HolderClient, orders: HolderEvents) -> Result<(), RunError> {
+fn run_prepared(
+    config: Config,
+    holder: &HolderClient,
+    events: HolderEvents,
+) -> Result<(), RunError> {
     mainstay_daemon::prepare(&config.instance)?;
     mainstay_daemon::record(&config.instance, config.instance.is_managed());
-    mainstay_daemon::run(config, held.clone(), orders)
+    mainstay_daemon::run(config, holder.clone(), events)
 }
 
-fn word_of(error: &RunError) -> ApiError {
+fn api_error(error: &RunError) -> ApiError {
     ApiError { kind: ErrorKind::Internal, message: error.to_string(), help: error.help() }
 }
 
-/// What a daemon that could not start left: its own error, or the last thing it wrote.
-fn read_word(word: &[u8]) -> ApiError {
-    serde_json::from_slice(word).unwrap_or_else(|_| {
-        let words = String::from_utf8_lossy(word);
-        ApiError::new(ErrorKind::Internal, format!("it ended: {}", words.trim()))
+/// The error that a daemon reported or, if there is none, its last lines.
+fn read_error(error: &[u8]) -> ApiError {
+    serde_json::from_slice(error).unwrap_or_else(|_| {
+        let output = String::from_utf8_lossy(error);
+        ApiError::new(ErrorKind::Internal, format!("it ended: {}", output.trim()))
     })
 }
 
@@ -201,8 +203,8 @@ fn config(ctx: &Context, foreground: bool) -> Result<Config, CliError> {
     })
 }
 
-/// Points the three standard streams at nothing, so that no terminal or pipe is kept open.
-fn let_go() -> io::Result<()> {
+/// Points the three standard streams at `/dev/null`, so that no terminal or pipe is kept open.
+fn close_stdio() -> io::Result<()> {
     let null = mainstay_hold::descriptors::null()?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;

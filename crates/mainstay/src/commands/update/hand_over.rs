@@ -1,7 +1,7 @@
-//! From the daemon of the old program to that of the new one, or back.
+//! Replaces the daemon of the old program by one of the new program, or rolls back.
 //!
-//! The new program is in its place when this begins. Whatever happens then, in the end the program in
-//! its place and the daemon that serves belong together: both new, or both old.
+//! The new program is installed when this begins. In the end, the installed program and the running daemon are both new,
+//! or both old.
 
 use mainstay_api::{DaemonInfo, Request};
 use mainstay_core::with_causes;
@@ -10,16 +10,16 @@ use super::installed::Installed;
 use crate::commands::succession::{NotSucceeded, succeed};
 use crate::remote::Remote;
 
-/// Why the old program is, or should be, where it was.
+/// Why the update was rolled back.
 #[derive(Debug)]
 pub(super) struct NotUpdated {
-    /// What became of the new daemon, with its last lines.
+    /// Why the new daemon failed, with its last lines.
     pub(super) why: NotSucceeded,
-    /// The daemon that serves now, or what is wrong with the way back.
+    /// The daemon that serves now, or why the roll-back failed.
     pub(super) back: Result<DaemonInfo, String>,
 }
 
-/// Has a daemon of the program that is installed now take the place of `old`.
+/// Replaces `old` by a daemon of the installed program.
 pub(super) async fn hand_over(
     remote: &Remote,
     installed: &Installed,
@@ -30,14 +30,14 @@ pub(super) async fn hand_over(
         Ok(new) => return Ok(new),
         Err(why) => why,
     };
-    Err(NotUpdated { why, back: go_back(remote, installed).await })
+    Err(NotUpdated { why, back: roll_back(remote, installed).await })
 }
 
-/// Makes sure that the old program is in its place and that a daemon of it serves.
-async fn go_back(remote: &Remote, installed: &Installed) -> Result<DaemonInfo, String> {
-    installed
-        .restore()
-        .map_err(|error| format!("`{}` is not what it was: {error}", installed.path().display()))?;
+/// Makes sure that the old program is installed and that a daemon of it serves.
+async fn roll_back(remote: &Remote, installed: &Installed) -> Result<DaemonInfo, String> {
+    installed.restore().map_err(|error| {
+        format!("`{}` could not be restored: {error}", installed.path().display())
+    })?;
     let daemon: DaemonInfo =
         remote.call(&Request::Daemon).await.map_err(|error| with_causes(&error))?;
     if !installed.was_run_by(daemon.pid) {

@@ -90,7 +90,7 @@ fn a_reload_after_which_nobody_is_left_says_so_at_once() {
     assert_eq!(code, Some(1), "{stderr}");
     assert_eq!(
         stderr,
-        "error: no daemon serves any more: it was killed by signal 9\n\
+        "error: no daemon is running any more: it was killed by signal 9\n\
          help: the next command starts one; see its log: /s/daemon.log\n"
     );
 }
