@@ -39,7 +39,7 @@ pub enum Step {
     Add,
 }
 
-/// RemovalReason entries are taken out.
+/// Why entries are removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RemovalReason {
     /// The server is down or was restarted, and its user wants clients to see that.
