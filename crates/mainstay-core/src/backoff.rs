@@ -16,8 +16,8 @@ pub fn backoff(first: Duration, doublings: u32, cap: Duration) -> Duration {
     first.saturating_mul(factor).min(cap)
 }
 
-/// A seedable source of small delays (splitmix64), so that servers that fell together do not rise
-/// together, and a test knows what to expect.
+/// A seedable source of random delays (splitmix64), so that servers that failed together are not restarted
+/// at the same moment, and tests are deterministic.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Jitter(u64);
 
@@ -27,7 +27,7 @@ impl Jitter {
         Self(seed)
     }
 
-    /// The nominal delay and up to a tenth of it.
+    /// The nominal delay plus up to a tenth of it.
     pub fn stretch(&mut self, nominal: Duration) -> Duration {
         nominal.saturating_add(self.up_to(nominal / 10))
     }

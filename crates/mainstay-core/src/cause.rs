@@ -13,8 +13,8 @@ use crate::human_duration;
 pub struct Exit {
     /// The exit code, if it exited.
     pub code: Option<i32>,
-    /// The number of the signal that ended it, if one did. Of a container's end both may be known: its
-    /// engine tells a code that stands for the signal.
+    /// The signal that ended it, if one did. For a container both may be known: its
+    /// engine reports a code that stands for the signal.
     pub signal: Option<i32>,
     /// Whether the kernel killed it because memory ran out.
     #[serde(default)]
@@ -32,7 +32,7 @@ impl Exit {
         Self { code: None, signal: Some(signal), oom: false }
     }
 
-    /// An end of which nothing more is known, because nobody was left to collect the status.
+    /// An end without a status, because no process was left to collect it.
     pub const UNKNOWN: Self = Self { code: None, signal: None, oom: false };
 }
 
@@ -83,13 +83,13 @@ pub enum Cause {
     /// The server did not become ready: it never answered `initialize`, or not as an MCP server does. The text
     /// says what was missed.
     NotReady(String),
-    /// Somebody stopped the workload behind our back.
+    /// Someone else stopped the workload.
     StoppedBySomeone,
-    /// Somebody restarted the workload behind our back.
+    /// Someone else restarted the workload.
     RestartedBySomeone,
     /// The workload was removed from its engine.
     Removed,
-    /// The engine went away and took the run with it.
+    /// The run ended during an outage of its engine.
     EngineAway,
     /// The machine was restarted, and no daemon saw the run end before.
     MachineRestarted,
@@ -98,26 +98,17 @@ pub enum Cause {
     NotStarted(String),
     /// The run cannot be started, now or later; the text says why.
     CannotStart(String),
-    /// We ended it, because its user asked for that.
+    /// The user asked to stop it.
     Asked,
 }
 
 impl Cause {
     /// Whether such an end uses up a restart.
     pub fn charged(&self) -> bool {
-        match self {
-            Self::Exited(_) | Self::Hung(_) | Self::NotReady(_) | Self::StoppedBySomeone => true,
-            Self::RestartedBySomeone
-            | Self::Removed
-            | Self::EngineAway
-            | Self::MachineRestarted
-            | Self::NotStarted(_)
-            | Self::CannotStart(_)
-            | Self::Asked => false,
-        }
+        matches!(self, Self::Exited(_) | Self::Hung(_) | Self::NotReady(_) | Self::StoppedBySomeone)
     }
 
-    /// The cause as the one word that events and JSON carry.
+    /// The cause as a word, as in events and JSON.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Exited(_) => "exited",
@@ -134,7 +125,7 @@ impl Cause {
         }
     }
 
-    /// How a run that lasted so long ended, in words: "exited 1 after 3 s".
+    /// A description with the duration of the run: "exited 1 after 3 s".
     pub fn after(&self, ran_for: Duration) -> String {
         let ran_for = human_duration(ran_for);
         match self {
@@ -154,19 +145,7 @@ impl Cause {
 
     /// The exit status, if there was one.
     pub fn exit(&self) -> Option<Exit> {
-        match self {
-            Self::Exited(exit) => Some(*exit),
-            Self::Hung(_)
-            | Self::NotReady(_)
-            | Self::StoppedBySomeone
-            | Self::RestartedBySomeone
-            | Self::Removed
-            | Self::EngineAway
-            | Self::MachineRestarted
-            | Self::NotStarted(_)
-            | Self::CannotStart(_)
-            | Self::Asked => None,
-        }
+        if let Self::Exited(exit) = self { Some(*exit) } else { None }
     }
 }
 

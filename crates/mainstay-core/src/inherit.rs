@@ -1,6 +1,5 @@
 //! Which variables pass from a user's environment to the daemon and from there to servers.
 
-/// Where things are, who the user is, how text and time look, and how to reach the network.
 const INHERITED: &[&str] = &[
     "HOME",
     "USER",
@@ -23,8 +22,7 @@ const PROXIES: &[&str] = &["HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "ALL_PROXY"
 
 const FAMILIES: &[&str] = &["LC_", "XDG_"];
 
-/// Whether a variable is passed on without being asked for. Everything else, secrets above all, a
-/// server gets only if its user gives it.
+/// Whether a variable is inherited. A server gets other variables, such as secrets, only from its spec.
 pub fn is_inherited(variable: &str) -> bool {
     INHERITED.contains(&variable)
         || PROXIES.iter().any(|proxy| proxy.eq_ignore_ascii_case(variable))

@@ -1,12 +1,12 @@
-//! What is known of a connection that was lost and made again.
+//! Interrupted connections to a server.
 
 use std::time::Instant;
 
-/// A connection to a server that was lost and made again while the server went on. The last lines that were written
-/// before may have been lost with it, and so may answers.
+/// The loss and restoration of a connection to a server that kept running. The last lines that were written
+/// before, and answers, may have been lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interruption {
-    /// How many lines had been written whole to the server, since its start.
+    /// The number of lines that were completely written since the start of the server.
     pub written: u64,
     /// When the connection was lost.
     pub at: Instant,

@@ -6,6 +6,8 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::text::text_newtype;
+
 /// The name of a server: a DNS label, because it becomes part of a URL and of container names.
 #[derive(
     Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
@@ -13,22 +15,17 @@ use serde::{Deserialize, Serialize};
 #[serde(try_from = "String", into = "String")]
 pub struct ServerName(#[schemars(regex(pattern = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"))] String);
 
-/// Why a text is no [`ServerName`].
+/// Why a text is not a [`ServerName`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{given}` is no valid server name: use 1 to 63 lower-case letters, digits and hyphens, \
+    "`{given}` is not a valid server name: use 1 to 63 lower-case letters, digits and hyphens, \
      with a letter or digit at both ends"
 )]
 pub struct NameError {
     given: String,
 }
 
-impl ServerName {
-    /// The name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
+text_newtype!(ServerName, NameError);
 
 impl FromStr for ServerName {
     type Err = NameError;
@@ -43,28 +40,8 @@ impl FromStr for ServerName {
     }
 }
 
-impl TryFrom<String> for ServerName {
-    type Error = NameError;
-
-    fn try_from(text: String) -> Result<Self, NameError> {
-        text.parse()
-    }
-}
-
-impl From<ServerName> for String {
-    fn from(name: ServerName) -> Self {
-        name.0
-    }
-}
-
-impl fmt::Display for ServerName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
-    }
-}
-
-/// One incarnation of a server: its generation number. It grows with every start and is never
-/// used twice for the same server, so news of an older run can be told from news of the present one.
+/// A run of a server: its generation number. It increases with every start and is never
+/// used twice for the same server, so events of an older run can be recognized.
 #[derive(
     Debug,
     Clone,
@@ -117,7 +94,7 @@ mod tests {
         }
         for bad in ["", "-a", "a-", "A", "a.b", "a_b", "a/b", "a b", "ä", &"x".repeat(64)] {
             let error = bad.parse::<ServerName>().unwrap_err().to_string();
-            assert!(error.starts_with(&format!("`{bad}` is no valid server name")), "{error}");
+            assert!(error.starts_with(&format!("`{bad}` is not a valid server name")), "{error}");
         }
     }
 }

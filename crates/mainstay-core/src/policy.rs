@@ -1,4 +1,4 @@
-//! When a server is started again, and when it is given up.
+//! The restart policy: when a server is restarted, and when it is given up.
 
 use std::time::Duration;
 
@@ -8,11 +8,10 @@ use serde::{Deserialize, Serialize};
 use crate::backoff::backoff;
 use crate::text::duration;
 
-/// No duration of a policy may be longer: 10 years, as durations are written. It is far more than
-/// anybody waits and far less than what a clock can count.
+/// The maximum of all durations: 10 years, far below the overflow of a clock.
 pub(crate) const LONGEST: Duration = Duration::from_secs(315_576_000);
 
-/// The restart policy of one server. The default is the schedule that DESIGN names: at once, then
+/// The restart policy of one server. The default schedule: at once, then
 /// after 5, 10, 20, 40, 60, 60, 60, 60 and 60 seconds, then give up. In a valid spec no duration is
 /// longer than 10 years.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -24,18 +23,18 @@ pub struct RestartPolicy {
     #[serde(with = "duration")]
     #[schemars(with = "String")]
     pub initial: Duration,
-    /// No delay is longer than this. One below `initial` is the delay before every restart but the
+    /// The maximum delay. A value below `initial` is the delay before every restart except the
     /// first.
     #[serde(with = "duration")]
     #[schemars(with = "String")]
     pub cap: Duration,
-    /// How long a run must have been up for its next death to count as a first failure.
+    /// Uptime after which the restart counter is reset.
     #[serde(with = "duration")]
     #[schemars(with = "String")]
     pub stable_after: Duration,
-    /// From when on that time is counted.
+    /// When that time begins.
     pub stable_from: StableFrom,
-    /// What to do when somebody else stops the server.
+    /// What to do when someone else stops the server.
     pub on_stop: OnStop,
     /// How long a start may take until the server has answered `initialize`; above zero in a valid
     /// spec.
@@ -91,7 +90,7 @@ impl RestartPolicy {
     }
 }
 
-/// From when on the stable time of a run is counted.
+/// When the stable time of a run begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum StableFrom {
@@ -102,14 +101,14 @@ pub enum StableFrom {
     Start,
 }
 
-/// What to do when somebody else (say `docker stop`) stops a server that should be on.
+/// What to do when someone else stops a server that should be on, such as with `docker stop`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnStop {
     /// Start it again by the schedule.
     #[default]
     Restart,
-    /// Leave it stopped until somebody starts it.
+    /// Leave it stopped until it is started again.
     Respect,
 }
 

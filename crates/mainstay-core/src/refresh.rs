@@ -1,9 +1,9 @@
-//! When a server's entries leave clients' files, and when they come back. Pure.
+//! Decides when a server's entries are removed from clients' files, and when they are added again. Pure.
 //!
-//! A client whose session cannot be kept connects again when it sees its entry go and come back, if it is one
-//! that a refresh helps. For the others an entry goes only when the server does not come back by itself. Clients
-//! merge changes that follow each other too fast, and each of them costs its user something (a prompt, a retry cut
-//! short), so: at least [`GAP`] between a removal and the addition, and no refresh within [`CYCLE`] of the last
+//! Some clients reconnect when their entry is removed and added again: a refresh helps them. For the others an
+//! entry is removed only if the server does not come back by itself. Clients
+//! merge changes that follow each other too fast, and each change disturbs its user (a prompt, an aborted
+//! retry), so there is at least [`GAP`] between a removal and the addition, and no refresh within [`CYCLE`] of the last
 //! addition. A second death in that time leaves the entry in place.
 
 use std::fmt;
@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use crate::{RefreshMode, human_duration};
 
-/// An entry stays out at least this long, or clients do not notice.
+/// The minimum time between removal and addition, so that clients notice.
 pub const GAP: Duration = Duration::from_secs(2);
 
-/// An entry that was added again is not refreshed within this time.
+/// The minimum time between an addition and the next refresh.
 pub const CYCLE: Duration = Duration::from_secs(60);
 
-/// How a server stands toward its clients.
+/// Whether a server can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Serving {
     /// It is ready.
@@ -26,20 +26,20 @@ pub enum Serving {
     Down,
     /// It is down, and does not come back by itself.
     Failed,
-    /// Its user turned it off. That is nobody's fault, so entries stay as they are.
+    /// Its user stopped it, so entries stay as they are.
     Off,
 }
 
-/// What is to be done to a server's entries.
+/// A change of a server's entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Take them out, and tell why.
+    /// Remove them for this reason.
     Remove(RemovalReason),
     /// Add them again.
     Add,
 }
 
-/// RemovalReason entries are taken out.
+/// Why entries are removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RemovalReason {
     /// The server is down or was restarted, and its user wants clients to see that.
@@ -53,8 +53,8 @@ pub enum RemovalReason {
 }
 
 impl RemovalReason {
-    /// Whether the entry of a client is taken out for this reason. `is_helped`: a refresh makes that client
-    /// connect again.
+    /// Whether the entry of a client is removed for this reason. `is_helped`: a refresh makes that client
+    /// reconnect.
     pub fn concerns(self, is_helped: bool) -> bool {
         match self {
             Self::Failed => true,
@@ -71,14 +71,12 @@ impl fmt::Display for RemovalReason {
                 write!(f, "the server has been down for longer than {}", human_duration(*hold))
             }
             Self::Failed => f.write_str("the server has failed"),
-            Self::SessionsLost => {
-                f.write_str("sessions were lost, so clients have to connect anew")
-            }
+            Self::SessionsLost => f.write_str("sessions were lost, so clients have to reconnect"),
         }
     }
 }
 
-/// Whose entries were taken out.
+/// Which entries were removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// Those of the clients that a refresh helps.
@@ -87,17 +85,17 @@ pub enum Scope {
     All,
 }
 
-/// What there was before.
+/// The state that an earlier daemon left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RefreshHistory {
-    /// The entries that were taken out, to be put back, if any were.
+    /// The entries that were removed, to be added again, if any.
     pub out: Option<Scope>,
-    /// The last run that says nothing about the entries: an earlier server of this name had it, so the
-    /// run after it is no restart.
+    /// The last run of an earlier server of this name. The
+    /// run after it is not a restart.
     pub run: u64,
 }
 
-/// Decides over the entries of one server.
+/// The state machine for the entries of one server.
 #[derive(Debug, Clone)]
 pub struct Refresh {
     mode: RefreshMode,
@@ -109,18 +107,18 @@ pub struct Refresh {
     run: u64,
     /// The last run of the past.
     past: u64,
-    /// The run that was the present one when the entries were put where they are.
+    /// The present run at the last change of the entries.
     known: u64,
     /// Whether it has been ready since then.
     was_ready: bool,
     sessions_lost: bool,
-    /// Which entries are out, and since when, if some are.
+    /// Which entries are removed, and since when.
     out: Option<(Scope, Instant)>,
     added: Option<Instant>,
 }
 
 impl Refresh {
-    /// Decides over the entries of a server from now on.
+    /// Starts with the state of an earlier daemon.
     pub fn new(now: Instant, mode: RefreshMode, hold: Duration, past: RefreshHistory) -> Self {
         Self {
             mode,
@@ -137,13 +135,13 @@ impl Refresh {
         }
     }
 
-    /// Its user decided otherwise.
+    /// Changes the settings.
     pub fn set(&mut self, mode: RefreshMode, hold: Duration) {
         self.mode = mode;
         self.hold = hold;
     }
 
-    /// Takes in how the server stands now, and the number of its present or last run.
+    /// Updates the state of the server, and the number of its present or last run.
     pub fn observe(&mut self, now: Instant, serving: Serving, run: u64) {
         self.down = match serving {
             Serving::Down => self.down.or(Some(now)),
@@ -153,25 +151,25 @@ impl Refresh {
         self.was_ready |= serving == Serving::Ready;
         self.run = run;
         let is_first = self.known <= self.past;
-        // The first run is no restart, and one so soon after a refresh is no reason for another.
+        // The first run is not a restart, and one so soon after a refresh does not cause another.
         if is_first || (self.out.is_none() && now < self.quiet_until(now)) {
             self.known = run;
             self.was_ready = serving == Serving::Ready;
         }
     }
 
-    /// Its clients have to connect anew: the sessions they had are gone.
+    /// Its clients have to reconnect: their sessions are gone.
     pub fn lose_sessions(&mut self) {
         self.sessions_lost = true;
     }
 
-    /// Whether all entries are meant to be in their files.
+    /// Whether all entries should be in their files.
     pub fn is_in(&self) -> bool {
         self.out.is_none()
     }
 
-    /// Whether the entry of a client is meant to be in its file. `is_helped`: a refresh makes that client
-    /// connect again.
+    /// Whether the entry of a client should be in its file. `is_helped`: a refresh makes that client
+    /// reconnect.
     pub fn is_in_for(&self, is_helped: bool) -> bool {
         match self.out {
             None => true,
@@ -180,7 +178,7 @@ impl Refresh {
         }
     }
 
-    /// What is to be done now, if anything. It is asked for again once it is [done](Self::done).
+    /// The change that is due, if any. Repeated until it is [done](Self::done).
     pub fn due(&self, now: Instant) -> Option<Step> {
         match self.out {
             None => self.reason(now).map(Step::Remove),
@@ -191,7 +189,7 @@ impl Refresh {
         }
     }
 
-    /// What was due is done.
+    /// The change was made.
     pub fn done(&mut self, now: Instant, step: Step) {
         match step {
             Step::Remove(why) => {
@@ -208,7 +206,7 @@ impl Refresh {
         self.sessions_lost = false;
     }
 
-    /// When time alone will make something due.
+    /// When the next change may become due.
     pub fn deadline(&self) -> Option<Instant> {
         match (self.out, self.down, self.mode) {
             (Some((_, since)), _, _) => self.may_return().then_some(since + GAP),
@@ -246,7 +244,7 @@ impl Refresh {
         }
     }
 
-    /// Whether the entries of all clients have to go.
+    /// Whether the entries of all clients have to be removed.
     fn is_given_up(&self) -> bool {
         self.serving == Serving::Failed && self.mode != RefreshMode::Never
     }

@@ -1,7 +1,7 @@
-//! What a user asked for: the stored and exported description of a server.
+//! The spec of a server, as it is stored and exported.
 //!
-//! Stored specs stay readable: a field that was added later has a default, and what was moved is also
-//! read where it used to be.
+//! Stored specs stay readable: a field that was added later has a default, and a field that was moved is also
+//! read from its old place.
 
 mod clients;
 mod container;
@@ -26,18 +26,18 @@ use self::stored::Stored;
 use crate::policy::LONGEST;
 use crate::{RestartPolicy, ServerName};
 
-/// No engine starts a container with less.
+/// Engines refuse to start a container with less.
 const LEAST_MEMORY: u64 = 6 * 1024 * 1024;
 
-/// Whether a server should run. This is the only thing about it that is stored besides its spec.
+/// Whether a server should run. Besides the spec, nothing else about a server is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Wanted {
     /// It should be up.
     On,
-    /// It should be down, but known.
+    /// It should be stopped.
     Off,
-    /// It should be down and forgotten.
+    /// It should be stopped and removed.
     Gone,
 }
 
@@ -51,7 +51,7 @@ pub struct ServerSpec {
     pub workload: Workload,
     /// When it is started again.
     pub restart: RestartPolicy,
-    /// How Mainstay stands between it and its clients.
+    /// How Mainstay passes requests to it.
     pub proxy: ProxySettings,
     /// Which clients get an entry for it.
     pub clients: ClientSettings,
@@ -65,7 +65,7 @@ pub enum Workload {
     Process(ProcessSpec),
     /// A container.
     Container(ContainerSpec),
-    /// A server that runs elsewhere, by itself.
+    /// A remote server.
     Remote(RemoteSpec),
 }
 
@@ -109,7 +109,7 @@ pub struct ProcessSpec {
     /// Variables given by the user, added to the allow-listed ones.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, EnvVar>,
-    /// The search path of whoever described the server; the login PATH is searched after it.
+    /// The search path of the user who created the server; the login PATH is searched after it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// How it speaks MCP.
@@ -117,7 +117,7 @@ pub struct ProcessSpec {
     pub transport: Transport,
 }
 
-/// The value of an environment variable. It may be a secret, so it never shows in debug output.
+/// The value of an environment variable. It may be a secret, so debug output redacts it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct EnvVar(String);
@@ -128,7 +128,7 @@ impl EnvVar {
         Self(value.into())
     }
 
-    /// The value itself, for the one place that hands it to the server.
+    /// The value itself.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -168,50 +168,26 @@ impl Transport {
 
 /// Why a spec cannot be accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "fields that repeat a type: which server, what was given")]
 pub enum SpecError {
     /// There is no command.
     #[error("server `{0}` has no command: give one after `--`")]
     NoCommand(ServerName),
     /// The working directory is relative.
     #[error("the working directory `{}` of server `{name}` is not an absolute path", cwd.display())]
-    RelativeCwd {
-        /// The server.
-        name: ServerName,
-        /// What was given.
-        cwd: PathBuf,
-    },
-    /// A text holds a NUL byte, which no process can be given.
+    RelativeCwd { name: ServerName, cwd: PathBuf },
+    /// A text contains a NUL byte, which cannot be passed to a process.
     #[error("{what} of server `{name}` contains a NUL byte")]
-    Nul {
-        /// The server.
-        name: ServerName,
-        /// Which text.
-        what: String,
-    },
+    Nul { name: ServerName, what: String },
     /// A name of a variable is empty or contains `=`.
-    #[error("`{variable}` of server `{name}` is no name of an environment variable")]
-    BadVariable {
-        /// The server.
-        name: ServerName,
-        /// What was given.
-        variable: String,
-    },
+    #[error("`{variable}` of server `{name}` is not the name of an environment variable")]
+    BadVariable { name: ServerName, variable: String },
     /// An HTTP server needs a real port and the path of a URL.
     #[error("server `{name}`: {problem}")]
-    BadEndpoint {
-        /// The server.
-        name: ServerName,
-        /// What is wrong with it.
-        problem: String,
-    },
+    BadEndpoint { name: ServerName, problem: String },
     /// A duration is absurdly long.
     #[error("`restart.{field}` of server `{name}` is longer than 10 years")]
-    TooLong {
-        /// The server.
-        name: ServerName,
-        /// Which duration, named as in [`RestartPolicy`].
-        field: &'static str,
-    },
+    TooLong { name: ServerName, field: &'static str },
     /// A start that may take no time could never succeed.
     #[error("`restart.start_timeout` of server `{0}` must be above zero")]
     NoTimeToStart(ServerName),
@@ -219,31 +195,14 @@ pub enum SpecError {
     #[error("server `{0}` speaks HTTP, so it cannot be without a network")]
     Unreachable(ServerName),
     /// There is no such capability.
-    #[error("`{capability}` of server `{name}` is no capability: write it like NET_ADMIN")]
-    BadCapability {
-        /// The server.
-        name: ServerName,
-        /// What was given.
-        capability: String,
-    },
+    #[error("`{capability}` of server `{name}` is not a capability: write it like NET_ADMIN")]
+    BadCapability { name: ServerName, capability: String },
     /// A limit is so low that nothing could run.
     #[error("`limits.{field}` of server `{name}` is too low: give at least {least}")]
-    TooLow {
-        /// The server.
-        name: ServerName,
-        /// Which limit, named as in [`Limits`].
-        field: &'static str,
-        /// The lowest that makes sense.
-        least: &'static str,
-    },
-    /// Mainstay cannot stand before the server like this.
+    TooLow { name: ServerName, field: &'static str, least: &'static str },
+    /// The proxy settings are invalid.
     #[error("server `{name}`: {problem}")]
-    BadProxy {
-        /// The server.
-        name: ServerName,
-        /// What is wrong.
-        problem: ProxyProblem,
-    },
+    BadProxy { name: ServerName, problem: ProxyProblem },
 }
 
 impl ServerSpec {
@@ -258,7 +217,7 @@ impl ServerSpec {
                 self.validate_container(container)?;
                 self.validate_endpoint(&container.transport)?;
             }
-            // Its parts cannot be made wrong.
+            // Its types guarantee validity.
             Workload::Remote(_) => {}
         }
         self.validate_policy()?;
@@ -348,7 +307,7 @@ impl ServerSpec {
     }
 }
 
-/// What keeps a text from being the path of a URL.
+/// Why a text cannot be the path of a URL.
 fn path_problem(path: &str) -> Option<String> {
     let shown = path.escape_debug();
     if !path.starts_with('/') {
@@ -358,8 +317,8 @@ fn path_problem(path: &str) -> Option<String> {
     Some(format!("the path `{shown}` contains {wrong:?}, which the path of a URL cannot"))
 }
 
-/// Whether a URL may carry this in its path as it is (RFC 3986). The single quote, which it might
-/// too, is left out because so much that handles URLs takes it for their end.
+/// Whether a URL may have this in its path unescaped (RFC 3986). The single quote
+/// is excluded because many programs take it for the end of a URL.
 fn is_path_char(char: char) -> bool {
     char.is_ascii_alphanumeric() || "/-._~%!$&()*+,;=:@".contains(char)
 }

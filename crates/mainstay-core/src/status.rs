@@ -1,4 +1,4 @@
-//! What a user sees of a server at one glance.
+//! The status of a server, as users see it.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// The status as the word that tables and JSON carry.
+    /// The status as a word, as in tables and JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Starting => "starting",

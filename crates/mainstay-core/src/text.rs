@@ -1,9 +1,9 @@
-//! Durations, sizes and errors as people write and read them.
+//! Text forms of durations, sizes, errors and newtypes.
 
 use std::error::Error;
 use std::time::Duration;
 
-/// An error with all that caused it, in one line.
+/// An error with its sources, in one line.
 pub fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -15,7 +15,7 @@ pub fn with_causes(error: &dyn Error) -> String {
     text
 }
 
-/// A duration for people: two significant parts at most.
+/// A duration with at most two units.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -38,7 +38,7 @@ pub fn human_duration(duration: Duration) -> String {
     }
 }
 
-/// A number of bytes for people, exactly: in the largest unit that divides it.
+/// A number of bytes, exactly: in the largest unit that divides it.
 ///
 /// ```
 /// # use mainstay_core::human_bytes;
@@ -52,6 +52,39 @@ pub fn human_bytes(bytes: u64) -> String {
         None => format!("{bytes} B"),
     }
 }
+
+/// Conversions of a newtype around a valid text, which implements `FromStr`.
+macro_rules! text_newtype {
+    ($type:ident, $error:ty) => {
+        impl $type {
+            /// The text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl TryFrom<String> for $type {
+            type Error = $error;
+
+            fn try_from(text: String) -> Result<Self, $error> {
+                text.parse()
+            }
+        }
+
+        impl From<$type> for String {
+            fn from(value: $type) -> Self {
+                value.0
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+    };
+}
+pub(crate) use text_newtype;
 
 /// Serde for durations in the form "45s" or "1m 30s".
 pub(crate) mod duration {
@@ -67,7 +100,7 @@ pub(crate) mod duration {
         let text = String::deserialize(from)?;
         humantime::parse_duration(&text).map_err(|error| {
             D::Error::custom(format!(
-                "`{text}` is no duration ({error}): write it as `45s` or `2m`"
+                "`{text}` is not a duration ({error}): write it as `45s` or `2m`"
             ))
         })
     }

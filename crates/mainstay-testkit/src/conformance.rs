@@ -2,7 +2,7 @@
 //!
 //! An engine's own test suite gives a [`Subject`] and calls [`run_all`]. The workload is always the
 //! fixture MCP server with some flags, so that the same cases run on processes and in containers. A
-//! signal is compared without the exit code that some engines tell with it.
+//! signal is compared without the exit code that some engines report with it.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use crate::samples::key;
 /// No case waits longer for anything.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// How often something is looked at that does not tell when it changes.
+/// The polling interval.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Long enough for a server to end in peace, and much shorter than [`LIMIT`].
@@ -65,7 +65,7 @@ pub trait Subject: Send + Sync {
     /// this path.
     fn shared_file(&self, name: &str) -> PathBuf;
 
-    /// Whether the process of this id, as the fixture knows it, lives; none if nobody can tell.
+    /// Whether the process of this id, as the fixture knows it, is alive; none if that is not known.
     fn is_alive(&self, pid: u32) -> Option<bool>;
 
     /// A server that can never start.
@@ -208,7 +208,7 @@ async fn attachments_follow_each_other(subject: &impl Subject) {
     run.end().await;
 }
 
-/// As lines, or as what is past.
+/// As lines, or as earlier output.
 async fn what_nobody_dealt_with_is_told_again(subject: &impl Subject) {
     let mut run = Running::start(subject, "untold", 1, &[]).await;
     run.answers_ping().await;
@@ -216,23 +216,23 @@ async fn what_nobody_dealt_with_is_told_again(subject: &impl Subject) {
     for id in [101, 102] {
         stdio.to_server.send(call(id, "echo", &json!({"text": "once"}))).await.unwrap();
     }
-    let unheard = timeout(LIMIT, stdio.from_server.recv()).await.expect("it comes in time");
-    assert!(unheard.is_some());
+    let line = timeout(LIMIT, stdio.from_server.recv()).await.expect("it comes in time");
+    assert!(line.is_some());
     drop(stdio);
     // The other daemon goes on: of some engines, a run ends with its connection.
     let _other = std::mem::replace(&mut run.engine, subject.reopen().await);
     run.news = run.engine.watch();
     run.engine.list().await.unwrap();
     let mut stdio = run.attach().await;
-    let mut told: Vec<Value> = stdio
+    let mut answers: Vec<Value> = stdio
         .earlier_output
         .iter()
         .flatten()
         .map(|line| serde_json::from_slice(line).unwrap())
         .collect();
     for id in [101, 102] {
-        while !told.iter().any(|answer| answer["id"] == id) {
-            told.push(hear(&mut stdio).await.expect("it is still there"));
+        while !answers.iter().any(|answer| answer["id"] == id) {
+            answers.push(receive(&mut stdio).await.expect("it is still there"));
         }
     }
     run.stdio = Some(stdio);
@@ -374,8 +374,8 @@ impl Running {
             .any(|found| found.key == self.key && matches!(found.state, FoundState::Alive { .. }))
     }
 
-    /// Attaches if need be, and waits for an answer. Answers to earlier pings may come again: nobody
-    /// waits until the engine knows that they were heard.
+    /// Attaches if need be, and waits for an answer. Answers to earlier pings may come again: the
+    /// test does not wait until the engine knows that they were consumed.
     async fn answers_ping(&mut self) {
         if self.stdio.is_none() {
             self.stdio = Some(self.attach().await);
@@ -385,7 +385,7 @@ impl Running {
         let ping = json!({"jsonrpc": "2.0", "id": id, "method": "ping"}).to_string();
         stdio.to_server.send(ping.into()).await.unwrap();
         loop {
-            let answer = hear(stdio).await.expect("it is still there");
+            let answer = receive(stdio).await.expect("it is still there");
             assert!(answer.get("result").is_some(), "{answer}");
             if answer["id"] == id {
                 return;
@@ -394,16 +394,16 @@ impl Running {
         }
     }
 
-    /// Waits until nothing of it is left, and tells how it ended.
+    /// Waits until nothing of it is left, and returns how it ended.
     async fn gone(mut self) -> Exit {
         let mut exited = None;
         loop {
-            let news = timeout(LIMIT, self.news.recv()).await.expect("its end is told in time");
+            let news = timeout(LIMIT, self.news.recv()).await.expect("its end is reported in time");
             match news.expect("no news is lost") {
                 News::Exited { key, exit, .. } if key == self.key => exited = Some(exit),
                 News::Gone { key, cause } if key == self.key => {
                     let exit = cause.exit().expect("it exited");
-                    assert_eq!(exited, Some(exit), "the exit is told before the end");
+                    assert_eq!(exited, Some(exit), "the exit is reported before the end");
                     assert!(!self.is_alive().await);
                     return exit;
                 }
@@ -419,7 +419,7 @@ impl Running {
 }
 
 /// The next line of a server, which is dealt with; none when there will be no more.
-async fn hear(stdio: &mut Stdio) -> Option<Value> {
+async fn receive(stdio: &mut Stdio) -> Option<Value> {
     let line = timeout(LIMIT, stdio.from_server.recv()).await.expect("it comes in time")?;
     stdio.consumed.send_modify(|consumed| *consumed += 1);
     Some(serde_json::from_slice(&line).expect("the fixture speaks JSON"))

@@ -135,7 +135,7 @@ impl FakeEngine {
         self.state().obeys = false;
     }
 
-    /// Deaths are not told from now on.
+    /// Ends are not reported from now on.
     pub fn lose_news(&self) {
         self.state().loses_news = true;
     }
@@ -155,11 +155,11 @@ impl FakeEngine {
 
     /// A run ends.
     pub fn die(&self, key: &RunKey, exit: Exit) {
-        let told = {
+        let is_reported = {
             let mut state = self.state();
             state.alive.remove(key).is_some() && !state.loses_news
         };
-        if told {
+        if is_reported {
             let stderr = b"last words\n".to_vec();
             // Nobody may be listening.
             self.news.send(News::Exited { key: key.clone(), exit, stderr }).ok();
@@ -171,12 +171,12 @@ impl FakeEngine {
     /// A run ends like this.
     pub fn end_by(&self, key: &RunKey, cause: Cause) {
         self.state().alive.remove(key);
-        self.tell(News::Gone { key: key.clone(), cause });
+        self.publish(News::Gone { key: key.clone(), cause });
     }
 
     /// It becomes known how a run ended that is gone.
     pub fn amend(&self, key: &RunKey, cause: Cause) {
-        self.tell(News::Amended { key: key.clone(), cause });
+        self.publish(News::Amended { key: key.clone(), cause });
     }
 
     /// Somebody starts again what that run lives or lived in.
@@ -187,18 +187,18 @@ impl FakeEngine {
             state.alive.remove(key);
             state.alive.insert(new.clone(), Run::default());
         }
-        self.tell(News::Restarted { key: key.clone(), new: new.run, started: started(&new) });
+        self.publish(News::Restarted { key: key.clone(), new: new.run, started: started(&new) });
         new
     }
 
     /// Somebody pauses a run.
     pub fn pause(&self, key: &RunKey) {
-        self.tell(News::Paused { key: key.clone() });
+        self.publish(News::Paused { key: key.clone() });
     }
 
     /// Somebody lets a run go on.
     pub fn unpause(&self, key: &RunKey) {
-        self.tell(News::Unpaused { key: key.clone() });
+        self.publish(News::Unpaused { key: key.clone() });
     }
 
     /// The pipes of a run break.
@@ -210,7 +210,7 @@ impl FakeEngine {
     pub fn go_away(&self, why: &str) {
         self.state().away = Some(why.to_owned());
         for server in self.servers() {
-            self.tell(News::Away { server, why: why.to_owned() });
+            self.publish(News::Away { server, why: why.to_owned() });
         }
     }
 
@@ -218,16 +218,16 @@ impl FakeEngine {
     pub fn come_back(&self) {
         self.state().away = None;
         for server in self.servers() {
-            self.tell(News::Back { server });
+            self.publish(News::Back { server });
         }
     }
 
-    /// The engine answers again, which is not told.
+    /// The engine answers again, which is not reported.
     pub fn answer_quietly(&self) {
         self.state().away = None;
     }
 
-    /// What servers run in is no more, which their next starts find out.
+    /// All containers are gone, which the next starts find out.
     pub fn lose_containers(&self) {
         self.state().lacks = Some(Lack::Containers);
     }
@@ -247,7 +247,7 @@ impl FakeEngine {
         self.state().forgotten.clone()
     }
 
-    /// A run that was left behind by somebody.
+    /// A run of an earlier daemon.
     pub fn plant(&self, key: RunKey) {
         self.state().alive.insert(key, Run::default());
     }
@@ -272,7 +272,7 @@ impl FakeEngine {
         self.state().alive.keys().cloned().collect()
     }
 
-    /// Waits until that many starts have been made in all, and tells the last one.
+    /// Waits until that many starts have been made in all, and returns the last one.
     pub async fn started(&self, count: usize) -> RunKey {
         let mut changes = self.changes.subscribe();
         loop {
@@ -283,7 +283,7 @@ impl FakeEngine {
         }
     }
 
-    /// Waits until a run exists, told or not.
+    /// Waits until a run exists, reported or not.
     pub async fn exists(&self, key: &RunKey) {
         let mut changes = self.changes.subscribe();
         while !self.state().alive.contains_key(key) {
@@ -297,7 +297,7 @@ impl FakeEngine {
         started.chain(state.alive.keys()).map(|key| key.server.clone()).collect()
     }
 
-    fn tell(&self, news: News) {
+    fn publish(&self, news: News) {
         // Nobody may be listening.
         self.news.send(news).ok();
         self.changed();

@@ -198,7 +198,7 @@ fn lost_sessions_are_a_reason_once_the_server_is_ready() {
     world.see(Down, 1).pass(1);
     assert_eq!(world.story(), "");
     world.see(Ready, 1).pass(10);
-    let expected = "1: out, sessions were lost, so clients have to connect anew; 3: in";
+    let expected = "1: out, sessions were lost, so clients have to reconnect; 3: in";
     assert_eq!(world.story(), expected);
 }
 

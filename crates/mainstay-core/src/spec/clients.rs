@@ -1,4 +1,4 @@
-//! Which clients get an entry for a server, and how entries are kept right.
+//! Which clients get an entry for a server, and when entries are refreshed.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -7,19 +7,19 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a user decided about a server's entries in clients' files.
+/// Settings for a server's entries in clients' files.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClientSettings {
     /// The ids of the clients that get an entry. Null for those that were chosen for all servers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub only: Option<BTreeSet<String>>,
-    /// When entries are removed and added again. Null for what holds for all servers.
+    /// When entries are removed and added again. Null for the daemon's default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refresh: Option<RefreshMode>,
 }
 
-/// When a server's entry is removed and added again, so that its clients connect anew.
+/// When a server's entry is removed and added again, so that its clients reconnect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum RefreshMode {
@@ -52,9 +52,9 @@ impl fmt::Display for RefreshMode {
     }
 }
 
-/// A word that is no mode.
+/// An unknown mode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is none of `auto`, `always` and `never`")]
+#[error("`{0}` must be `auto`, `always` or `never`")]
 pub struct NoSuchMode(String);
 
 impl FromStr for RefreshMode {
@@ -77,7 +77,7 @@ mod tests {
             assert_eq!(serde_json::to_value(mode).unwrap(), mode.as_str());
         }
         let error = "often".parse::<RefreshMode>().unwrap_err();
-        assert_eq!(error.to_string(), "`often` is none of `auto`, `always` and `never`");
+        assert_eq!(error.to_string(), "`often` must be `auto`, `always` or `never`");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{EnvVar, Transport};
 use crate::human_bytes;
+use crate::text::text_newtype;
 
 /// The tag of an image that was named without one.
 const LATEST: &str = "latest";
@@ -19,9 +20,9 @@ const LATEST: &str = "latest";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ContainerSpec {
-    /// What is run.
+    /// The image.
     pub image: ImageRef,
-    /// What its entry point is given.
+    /// The arguments of its entry point.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
     /// Which kind of engine runs it; none until one has been chosen.
@@ -40,7 +41,7 @@ pub struct ContainerSpec {
     /// The network it is in; none for the engine's own choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
-    /// As whom it runs; none for what the image says.
+    /// The user in the container; none for the image's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// What it is allowed.
@@ -52,7 +53,7 @@ pub struct ContainerSpec {
 }
 
 impl ContainerSpec {
-    /// A container of this image, about which nothing else was said.
+    /// A container of this image with defaults.
     pub fn new(image: ImageRef) -> Self {
         Self {
             image,
@@ -73,9 +74,9 @@ impl ContainerSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum EngineKind {
-    /// Docker, and what cannot be told from it.
+    /// Docker, and engines that cannot be distinguished from it.
     Docker,
-    /// Podman, which speaks Docker's language.
+    /// Podman, which has Docker's API.
     Podman,
 }
 
@@ -172,7 +173,7 @@ pub struct Volume {
     pub read_only: bool,
 }
 
-/// Why a text is no [`Volume`].
+/// Why a text is not a [`Volume`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum VolumeError {
     /// It has too few or too many parts.
@@ -184,7 +185,7 @@ pub enum VolumeError {
     /// The source is a relative path, which means something else elsewhere.
     #[error("its source must be an absolute path or the name of a volume")]
     Source,
-    /// Nothing is known of such an option.
+    /// The option is unknown.
     #[error("it may end with `:ro` or `:rw` only")]
     Mode,
 }
@@ -242,28 +243,25 @@ impl fmt::Display for Volume {
 #[serde(try_from = "String", into = "String")]
 pub struct ImageRef(String);
 
-/// Why a text is no [`ImageRef`].
+/// Why a text is not an [`ImageRef`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ImageError {
-    /// Nothing is left of it.
+    /// It is empty.
     #[error("the name of an image must not be empty")]
     Empty,
     /// Names are in lower case.
     #[error("the name of an image is in lower case; only its tag may have capitals")]
     Case,
-    /// It holds something that no image's name does.
+    /// It has invalid characters.
     #[error(
-        "it is no name of an image: write it as [REGISTRY/]NAME[:TAG] or [REGISTRY/]NAME@DIGEST"
+        "it is not the name of an image: write it as [REGISTRY/]NAME[:TAG] or [REGISTRY/]NAME@DIGEST"
     )]
     Malformed,
 }
 
-impl ImageRef {
-    /// The whole name.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
+text_newtype!(ImageRef, ImageError);
 
+impl ImageRef {
     /// The name without tag and digest, and the tag or digest.
     pub fn parts(&self) -> (&str, &str) {
         // A tag was added when there was none.
@@ -271,7 +269,7 @@ impl ImageRef {
     }
 }
 
-/// Splits a name from its tag or digest. The colon of a registry's port is no tag's.
+/// Splits a name from its tag or digest. The colon of a registry's port does not count.
 fn split(text: &str) -> Option<(&str, &str)> {
     text.split_once('@').or_else(|| {
         let (name, tag) = text.rsplit_once(':')?;
@@ -308,26 +306,6 @@ impl FromStr for ImageRef {
         }
         let joint = if text.contains('@') { '@' } else { ':' };
         Ok(Self(format!("{name}{joint}{version}")))
-    }
-}
-
-impl TryFrom<String> for ImageRef {
-    type Error = ImageError;
-
-    fn try_from(text: String) -> Result<Self, ImageError> {
-        text.parse()
-    }
-}
-
-impl From<ImageRef> for String {
-    fn from(image: ImageRef) -> Self {
-        image.0
-    }
-}
-
-impl fmt::Display for ImageRef {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 

@@ -1,4 +1,4 @@
-//! How Mainstay stands between a server and its clients.
+//! How Mainstay passes requests from clients to a server.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,7 +15,7 @@ const LONGEST_HOLD: Duration = Duration::from_secs(600);
 /// The minimum, because a client may be between two requests.
 const SHORTEST_ISOLATE_IDLE: Duration = Duration::from_secs(1);
 
-/// What a user decided about the way from the clients to one server.
+/// Settings for requests to one server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ProxySettings {
@@ -32,9 +32,9 @@ pub struct ProxySettings {
     pub isolate_idle: Duration,
     /// Tools that may be called a second time when the server stopped during the first call.
     pub replay: BTreeSet<String>,
-    /// A port of 127.0.0.1 that leads to this server alone, besides the common one.
+    /// A port of 127.0.0.1 for this server alone, in addition to the common one.
     pub port: Option<u16>,
-    /// Whether the first result after a restart comes without the note that memory was lost.
+    /// Whether the first result after a restart omits the notice that the server lost its memory.
     pub quiet_restart: bool,
 }
 
@@ -57,16 +57,16 @@ pub enum ProxyProblem {
     /// Clients would have given up long before.
     #[error("a request cannot be held longer than 10 minutes")]
     LongHold,
-    /// There is only one of it, or it is not ours to start.
+    /// Only runs of stdio servers can be multiplied.
     #[error("only a server that speaks stdio can be isolated")]
     IsolatedHttp,
     /// Clients would lose their runs between two requests.
     #[error("the idle time of an isolated run must be at least 1 second")]
     ShortIsolateIdle,
-    /// No tool is called like that.
-    #[error("{0:?} is no name of a tool")]
+    /// It is not a valid name.
+    #[error("{0:?} is not the name of a tool")]
     BadTool(String),
-    /// Clients could not be told such a port.
+    /// Clients could not connect to it.
     #[error("a port of its own must not be 0")]
     PortZero,
     /// The server itself listens there.
@@ -100,7 +100,7 @@ impl ProxySettings {
     }
 }
 
-/// Where the server listens on this machine. The port of a container is one inside of it.
+/// The port of the server on this machine. The port of a container is inside of it.
 fn port_here(workload: &Workload) -> Option<u16> {
     match workload {
         Workload::Process(process) => match process.transport {
@@ -173,7 +173,7 @@ mod tests {
         );
         for (tool, expected) in [("", "\"\""), ("a\nb", "\"a\\nb\"")] {
             let refused = check(stdio, |s| s.replay = BTreeSet::from([tool.to_owned()]));
-            assert_eq!(refused, format!("{expected} is no name of a tool"));
+            assert_eq!(refused, format!("{expected} is not the name of a tool"));
         }
         assert_eq!(check(remote, |s| s.port = Some(0)), "a port of its own must not be 0");
         assert_eq!(check(http, |s| s.port = Some(8_081)), "fine");

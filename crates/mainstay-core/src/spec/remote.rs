@@ -1,4 +1,4 @@
-//! A server that runs elsewhere: its address, and what is sent along with every request.
+//! A remote server: its URL, and the headers of every request.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,16 +7,18 @@ use std::str::FromStr;
 use http::Uri;
 use serde::{Deserialize, Serialize};
 
-/// A server that runs elsewhere and speaks streamable HTTP.
+use crate::text::text_newtype;
+
+/// A remote server that speaks streamable HTTP.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RemoteSpec {
     /// Its endpoint.
     pub url: RemoteUrl,
-    /// What every request carries besides its own headers.
+    /// Additional headers of every request.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<HeaderName, HeaderValue>,
-    /// The variables of the user's environment that values of headers came from, for `export`.
+    /// The environment variables that the values of headers came from, for `export`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub variables: BTreeMap<HeaderName, String>,
 }
@@ -26,35 +28,32 @@ pub struct RemoteSpec {
 #[serde(try_from = "String", into = "String")]
 pub struct RemoteUrl(String);
 
-/// Why a text is no [`RemoteUrl`].
+/// Why a text is not a [`RemoteUrl`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
     /// It cannot be read as one.
-    #[error("it is no URL: write it as https://HOST/PATH")]
+    #[error("it is not a URL: write it as https://HOST/PATH")]
     Malformed,
-    /// We do not speak that.
+    /// The scheme is not supported.
     #[error("its scheme must be http or https")]
     Scheme,
-    /// It leads nowhere.
+    /// The host is missing.
     #[error("it has no host")]
     NoHost,
     /// There is no such port.
     #[error("its port must be between 1 and 65535")]
     Port,
-    /// They would be shown wherever the URL is.
+    /// They would be shown with the URL.
     #[error("it contains a user or a password: send them in an `authorization` header instead")]
     Credentials,
-    /// No server ever sees it.
+    /// It is never sent.
     #[error("it has a fragment (`#`), which is never sent to a server")]
     Fragment,
 }
 
-impl RemoteUrl {
-    /// The URL as it was given.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
+text_newtype!(RemoteUrl, UrlError);
 
+impl RemoteUrl {
     /// Whether both lead to the same scheme, host and port.
     pub fn has_origin_of(&self, other: &Self) -> bool {
         let origin = |url: &Self| {
@@ -64,7 +63,7 @@ impl RemoteUrl {
         origin(self) == origin(other)
     }
 
-    /// The URL without its query, which may hold a secret: for people to read.
+    /// The URL without its query, which may contain a secret.
     pub fn without_query(&self) -> &str {
         self.0.split_once('?').map_or(&self.0, |(before, _)| before)
     }
@@ -101,32 +100,12 @@ impl FromStr for RemoteUrl {
     }
 }
 
-impl TryFrom<String> for RemoteUrl {
-    type Error = UrlError;
-
-    fn try_from(text: String) -> Result<Self, UrlError> {
-        text.parse()
-    }
-}
-
-impl From<RemoteUrl> for String {
-    fn from(url: RemoteUrl) -> Self {
-        url.0
-    }
-}
-
-impl fmt::Display for RemoteUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 /// The name of a header that users may set, in lower case.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct HeaderName(String);
 
-/// The value of a header. It may be a secret, so it never shows in debug output.
+/// The value of a header. It may be a secret, so debug output redacts it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct HeaderValue(String);
@@ -134,8 +113,8 @@ pub struct HeaderValue(String);
 /// Why a header cannot be sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
-    /// No header is called like that.
-    #[error("{0:?} is no name of a header")]
+    /// It is not a valid name.
+    #[error("{0:?} is not the name of a header")]
     BadName(String),
     /// Mainstay sets it, and a second one would contradict it.
     #[error("the header `{0}` is set by Mainstay itself")]
@@ -146,7 +125,7 @@ pub enum HeaderError {
 }
 
 impl HeaderName {
-    /// What belongs to the connection or to the session, both of which are ours.
+    /// Headers of the connection or the session, which Mainstay sets.
     const RESERVED: [&str; 11] = [
         "accept",
         "connection",
@@ -160,12 +139,9 @@ impl HeaderName {
         "transfer-encoding",
         "upgrade",
     ];
-
-    /// The name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
+
+text_newtype!(HeaderName, HeaderError);
 
 impl FromStr for HeaderName {
     type Err = HeaderError;
@@ -179,26 +155,6 @@ impl FromStr for HeaderName {
             return Err(HeaderError::Reserved(name));
         }
         Ok(Self(name))
-    }
-}
-
-impl TryFrom<String> for HeaderName {
-    type Error = HeaderError;
-
-    fn try_from(text: String) -> Result<Self, HeaderError> {
-        text.parse()
-    }
-}
-
-impl From<HeaderName> for String {
-    fn from(name: HeaderName) -> Self {
-        name.0
-    }
-}
-
-impl fmt::Display for HeaderName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 

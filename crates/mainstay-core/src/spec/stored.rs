@@ -1,12 +1,11 @@
-//! Specs as they were and are stored.
+//! The stored forms of specs.
 
 use serde::Deserialize;
 
 use super::{ClientSettings, ProxySettings, ServerSpec, Transport, Workload};
 use crate::{RestartPolicy, ServerName};
 
-/// A spec in any form that was ever written. How a process speaks MCP stood beside the workload at
-/// first; it stands in it since there are servers that run elsewhere.
+/// A spec in any form that was ever stored. In the first form, the transport was beside the workload.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Stored {
@@ -23,7 +22,7 @@ pub(super) struct Stored {
 
 /// A transport beside a workload that has none.
 #[derive(Debug, thiserror::Error)]
-#[error("server `{0}` is no process, so it has no `transport` beside its workload")]
+#[error("server `{0}` is not a process, so it has no `transport` beside its workload")]
 pub(super) struct NoTransport(ServerName);
 
 impl TryFrom<Stored> for ServerSpec {

@@ -77,7 +77,7 @@ fn a_spec_of_the_first_form_is_read_as_it_was_meant() {
 fn a_server_elsewhere_has_no_transport_of_its_own() {
     let json = r#"{"name":"a","workload":{"remote":{"url":"http://h/"}},"transport":"stdio"}"#;
     let error = serde_json::from_str::<ServerSpec>(json).unwrap_err().to_string();
-    assert!(error.starts_with("server `a` is no process"), "{error}");
+    assert!(error.starts_with("server `a` is not a process"), "{error}");
     let remote = remote().workload;
     assert_eq!((remote.engine(), remote.transport()), ("remote", "streamable-http"));
     assert_eq!(remote.local_transport(), None);
@@ -113,7 +113,7 @@ fn what_cannot_run_is_refused_with_a_reason() {
         |p| {
             p.env.insert("A=B".to_owned(), EnvVar::new("x"));
         },
-        "`A=B` of server `time` is no name of an environment variable",
+        "`A=B` of server `time` is not the name of an environment variable",
     );
     check(
         |p| p.transport = Transport::StreamableHttp { port: 80, path: "mcp".to_owned() },

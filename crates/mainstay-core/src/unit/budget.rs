@@ -1,13 +1,13 @@
-//! How many failures are held against a server.
+//! The charged failures of a server.
 
 use std::time::{Duration, Instant};
 
 use crate::RunId;
 
-/// Charges younger than this are taken back when an outage turns out to have begun.
+/// Charges younger than this are refunded when an outage begins.
 pub(super) const PROVISIONAL: Duration = Duration::from_secs(30);
-/// Charges younger than this are taken back when the host turns out to have woken up, which is
-/// noticed a little late. This is no longer than [`PROVISIONAL`].
+/// Charges younger than this are refunded when the host has woken up, which is
+/// noticed a little late. At most [`PROVISIONAL`].
 pub(super) const WAKING: Duration = Duration::from_secs(5);
 
 /// The charged failures since the last reset. They may outnumber the allowed restarts: the one
@@ -16,12 +16,12 @@ pub(super) const WAKING: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Budget {
     failures: u32,
-    /// Which runs those that may still be refunded were charged for, and when.
+    /// The charges that may still be refunded: run and time.
     recent: Vec<(RunId, Instant)>,
 }
 
 impl Budget {
-    /// Failures that an earlier daemon has seen. None of them is refunded any more.
+    /// The failures of earlier daemons, which are not refunded any more.
     pub(super) fn restored(failures: u32) -> Self {
         Self { failures, recent: Vec::new() }
     }
@@ -36,15 +36,14 @@ impl Budget {
         self.failures = self.failures.saturating_add(1);
     }
 
-    /// Forgets all failures and says whether there were any.
+    /// Forgets all failures. Returns whether there were any.
     pub(super) fn clear(&mut self) -> bool {
         let any = self.failures > 0;
         *self = Self::default();
         any
     }
 
-    /// Takes back the charge for the end of that run and says whether there was one. There is none any
-    /// more once all failures were forgotten, or it was long ago.
+    /// Refunds the charge for the end of that run. Returns false if there is none, or it was long ago.
     pub(super) fn refund_run(&mut self, run: RunId) -> bool {
         let found = self.recent.iter().position(|&(charged, _)| charged == run);
         if let Some(which) = found {
@@ -54,7 +53,7 @@ impl Budget {
         found.is_some()
     }
 
-    /// Takes back the charges of the last moments and says how many they were.
+    /// Refunds recent charges. Returns their number.
     pub(super) fn refund(&mut self, now: Instant, within: Duration) -> u32 {
         let before = self.recent.len();
         self.recent.retain(|&(_, at)| !is_recent(at, now, within));

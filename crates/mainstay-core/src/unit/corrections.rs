@@ -1,8 +1,8 @@
-//! What others do behind our back, and what turns out later about ends that were judged before.
+//! Actions of others, and causes that become known after an end was judged.
 //!
-//! An engine tells what happened, but not always at once why: a container that somebody stops or
-//! restarts dies first, and one whose engine stops dies first, too. Such an end is judged as an exit,
-//! so that nothing waits, and is judged again here.
+//! An engine reports an end, but not always its cause at the same time: a container that someone stops or
+//! restarts dies first, and so does one whose engine stops. Such an end is judged as an exit,
+//! so that nothing waits, and is corrected here.
 
 use std::time::{Duration, Instant};
 
@@ -11,11 +11,11 @@ use super::phase::{Ending, Failure, Phase, Run, StartReason, Wait, after};
 use super::{Ended, LoggedEvent, Outage, Unit, end};
 use crate::{Cause, OnStop, RunId, Wanted};
 
-/// How long deaths are excused after the host woke up.
+/// How long ends are not charged after the host woke up.
 const RESUME_GRACE: Duration = Duration::from_secs(30);
 
 impl Unit {
-    /// Whether this says more about the last end than is known.
+    /// Whether this adds to what is known about the last end.
     pub(super) fn is_amended_by(&self, run: RunId, cause: &Cause) -> bool {
         self.last_end.as_ref().is_some_and(|end| {
             let more = match (&end.cause, cause) {
@@ -27,8 +27,7 @@ impl Unit {
         })
     }
 
-    /// Somebody stopped or restarted what ended last. A stop stays charged; a restart is nobody's
-    /// fault.
+    /// Someone else stopped or restarted what ended last. A stop stays charged; a restart is refunded.
     pub(super) fn amend(&mut self, now: Instant, cause: Cause) {
         let respected = self.has_respected();
         let Some(end) = &mut self.last_end else { return };
@@ -47,10 +46,10 @@ impl Unit {
         }
     }
 
-    /// Somebody started the workload again. The new run takes over what its user asked of the old one,
-    /// but not the old one's faults. A stop that was respected is undone, however long ago it was: it
-    /// was no wish of our user's, and whoever starts the workload by hand takes it back. If the old run
-    /// had ended a moment ago, that is made up for, too. Any other intent stays.
+    /// Someone else started the workload again. The new run inherits a requested stop of the old one,
+    /// but not its faults. A stop that was respected is undone, however long ago it was: the
+    /// user did not ask for it. If the old run
+    /// had ended a moment ago, its charge is refunded. Any other intent stays.
     pub(super) fn adopt(&mut self, now: Instant, old: RunId, new: RunId) {
         let ending = match &self.phase {
             Phase::Up(run) => run.pending_end.clone(),
@@ -72,8 +71,8 @@ impl Unit {
         self.phase = Phase::Up(Run::adopted(now, new, pending_end));
     }
 
-    /// Whoever started the workload again has made up for its last end, if that was a moment ago: its
-    /// charge is taken back, and a stop that was respected turns out to be a restart.
+    /// Refunds the last end, if that was a moment ago, because someone else started the workload again. A stop that was
+    /// respected turns out to be a restart.
     fn undo_last_end(&mut self, now: Instant, respected: bool) {
         let last_end = self.last_end.as_mut();
         let Some(end) = last_end.filter(|end| is_recent(end.at, now, PROVISIONAL)) else { return };
@@ -114,15 +113,14 @@ impl Unit {
         self.refund(now, WAKING, StartReason::Excused);
     }
 
-    /// Undoes what failures of the last moments led to, because they turn out to be nobody's fault;
-    /// `again` says what they belong to.
+    /// Undoes the consequences of recent failures, because they are not the server's fault. `again` is their cause.
     fn refund(&mut self, now: Instant, within: Duration, again: StartReason) {
         let count = self.budget.refund(now, within);
         if count > 0 {
             self.logged.push(LoggedEvent::Refunded { count });
         }
         let undone = match &self.phase {
-            // The charge that led here is the latest, so it is among those that were taken back.
+            // The charge that led here is the latest, so it is among those that were refunded.
             Phase::Waiting(Wait { again: StartReason::Charged { .. }, .. })
             | Phase::Failed(Failure::GivenUp { .. }) => count > 0,
             // Without its engine nothing can start; a host that sleeps does not make a spec wrong.
@@ -141,7 +139,7 @@ impl Unit {
         }
     }
 
-    /// The last end, whose charge was just taken back, is nobody's fault: nothing waits because of it.
+    /// The charge of the last end was refunded, so nothing waits because of it.
     fn excuse(&mut self, now: Instant) {
         match &mut self.phase {
             Phase::Waiting(Wait { again: StartReason::Charged { .. }, .. })
@@ -161,7 +159,7 @@ impl Unit {
         }
     }
 
-    /// Whether it is off because somebody stopped it.
+    /// Whether it is off because someone else stopped it.
     pub(super) fn has_respected(&self) -> bool {
         let stopped = |end: &Ended| end.cause == Cause::StoppedBySomeone;
         self.wanted == Wanted::Off
@@ -169,7 +167,7 @@ impl Unit {
             && self.last_end.as_ref().is_some_and(stopped)
     }
 
-    /// A stop that became known too late is respected, too, unless somebody has asked for the present
+    /// A stop that became known late is respected, too, unless the user has asked for the present
     /// run since.
     fn respect(&mut self) {
         let ours = match &self.phase {

@@ -1,8 +1,8 @@
-//! What the end of a run leads to.
+//! Effects of the end of a run.
 //!
-//! First the cause is settled, from what the engine reports and what we know ourselves; then a
-//! verdict is reached, which is pure; then the verdict is carried out. A run whose exit was told
-//! before it was gone is judged as of that exit: ending what it left behind is no part of its life.
+//! First the cause is determined, from what the engine reports and what the unit knows; then a pure function
+//! returns a verdict; then the verdict is applied. A run whose exit was reported
+//! before it was gone is judged as of that exit: killing its remaining processes does not count.
 
 use std::mem;
 use std::time::{Duration, Instant};
@@ -11,42 +11,41 @@ use super::phase::{Ending, Failure, Phase, Run, StartReason, Wait, after};
 use super::{Ended, LoggedEvent, Unit};
 use crate::{Cause, Exit, OnStop, Wanted, backoff};
 
-/// Runs that nobody is blamed for follow each other no faster than this.
+/// The minimum interval of starts after ends that are not charged.
 const EXCUSED_PACE: Duration = Duration::from_secs(1);
 /// The delay after a start that failed for lack of resources. It doubles with each further failure.
 const POSTPONED: Duration = Duration::from_millis(500);
-/// No such delay is longer than this.
+/// The maximum of that delay.
 const POSTPONED_CAP: Duration = Duration::from_secs(30);
-/// Servers that an outage took are started again spread over this time.
+/// After an outage, starts are spread over this time.
 const OUTAGE_SPREAD: Duration = Duration::from_secs(2);
-/// What a run left behind is killed if it is still there after this time.
+/// Remaining processes of a run are killed after this time.
 const LEFTOVERS_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What to make of the end of a run.
 enum Verdict {
-    /// The workload is no more.
+    /// The workload was removed.
     Forget,
-    /// It was meant to end, so there is nothing to make up for.
+    /// It was stopped on request.
     Done,
     /// Trying again would not help.
     CannotStart(String),
-    /// Somebody stopped it, and the policy is to leave it so.
+    /// Someone else stopped it, and the policy is to leave it stopped.
     Respect,
-    /// The engine's outage took it.
+    /// It ended in an outage of its engine.
     Outage,
-    /// Nobody is blamed.
+    /// It is restarted without a charge.
     Excuse,
     /// The start failed for lack of resources, for the `attempt`th time in a row.
     Postpone { attempt: u32 },
-    /// A failure, made up for by this restart.
+    /// A failure, followed by this restart.
     Charge { attempt: u32 },
-    /// A failure too many.
+    /// A failure beyond the budget.
     GiveUp,
 }
 
 impl Unit {
-    /// Takes in that the own process of the present run has ended. What it left behind is being
-    /// ended without being asked for, so all there is to do is to see that this succeeds.
+    /// The process of the present run has exited. The engine kills the remaining processes; the unit only checks
+    /// that this succeeds in time.
     pub(super) fn exit(&mut self, now: Instant) {
         // During an outage all clocks show the time of its beginning.
         let patience =
@@ -70,13 +69,13 @@ impl Unit {
         }
     }
 
-    /// Whether the end of a run that has exited will be a failure too many.
+    /// Whether the end of a run that has exited will exceed the budget.
     pub(super) fn will_give_up(&self, run: &Run) -> bool {
         let exit = Cause::Exited(Exit::UNKNOWN);
         run.exited.is_some_and(|at| matches!(self.verdict(at, &exit, run, None), Verdict::GiveUp))
     }
 
-    /// Takes in that the present run is over; with none, what has become of the workload.
+    /// The present run is over. Without one, this is about the workload.
     pub(super) fn end(&mut self, now: Instant, reported: Cause) {
         let (run, ending) = match mem::replace(&mut self.phase, Phase::Idle) {
             Phase::Up(run) => (run, None),
@@ -92,14 +91,14 @@ impl Unit {
         self.phase = self.apply(now, ended, verdict);
     }
 
-    /// The workload of the last run, which is over, is no more or of no more use.
+    /// The workload of the last run was removed or cannot be used any more.
     fn end_without_run(&mut self, now: Instant, reported: Cause) {
         match reported {
             Cause::CannotStart(why) if self.wanted == Wanted::On => {
                 self.logged.push(LoggedEvent::CannotStart { run: self.last, why: why.clone() });
                 self.phase = Phase::Failed(Failure::CannotStart { since: now, why });
             }
-            // Whoever wants it to run again will learn that it cannot.
+            // The next start will report it.
             Cause::CannotStart(_) => {}
             Cause::Removed
             | Cause::Exited(_)
@@ -114,14 +113,14 @@ impl Unit {
         }
     }
 
-    /// When a server that an outage took may be started.
+    /// When a server may be started after an outage.
     pub(super) fn spread(&mut self, now: Instant) -> Instant {
         let wait = self.jitter.up_to(OUTAGE_SPREAD);
         self.paced(now + wait)
     }
 
-    /// What we know ourselves outweighs what the engine can tell, except that a workload that is
-    /// no more or of no more use is so, and that it knows of outages and of starts that failed.
+    /// What the unit knows takes precedence over the engine's report, except for workloads that were
+    /// removed or cannot be used, outages, and starts that failed.
     fn cause(&self, reported: Cause, ending: Option<&Ending>) -> Cause {
         match (reported, ending) {
             (Cause::Removed, _) => Cause::Removed,
@@ -216,7 +215,7 @@ impl Unit {
 
     /// Decides when the next run is due.
     pub(super) fn wait(&mut self, now: Instant, again: StartReason) -> Phase {
-        // A restart that is put off or brought forward is still the same one.
+        // A restart that is rescheduled is still the same one.
         if !matches!(self.phase, Phase::Waiting(_)) {
             self.restarts_total += 1;
             self.last_restart = Some(now);

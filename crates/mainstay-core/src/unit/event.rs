@@ -1,11 +1,12 @@
-//! What a unit is told, and what it answers.
+//! The inputs and outputs of a unit.
 
 use std::time::Duration;
 
 use crate::{Cause, RestartPolicy, RunId, Wanted};
 
-/// A fact for a [`Unit`](crate::Unit). News that names a run other than the present one is ignored.
+/// An input of a [`Unit`](crate::Unit). Events of a run other than the present one are ignored.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "fields that repeat a type: which run, what cause")]
 pub enum Event {
     /// The intent, given by the user; [`Wanted::Gone`] is `rm`. [`Wanted::On`] given again brings
     /// back a unit that is in error.
@@ -13,94 +14,44 @@ pub enum Event {
     /// The user asked for a restart. It acts at once in every phase, is never charged, clears the
     /// budget and turns a stopped unit on.
     Restart,
-    /// The server was described anew, and this is its policy now. The budget is cleared, the intent
+    /// The spec was replaced, and this is its policy. The budget is cleared, the intent
     /// stays. A live run is ended and the next one started as soon as it is gone, uncharged; without
     /// a run, one is started at once if the server is wanted on.
     Replaced(RestartPolicy),
     /// The process or container of this run exists.
-    Started {
-        /// Which run.
-        run: RunId,
-    },
+    Started { run: RunId },
     /// The run could not be started, and trying again would not help.
-    StartFailed {
-        /// Which run.
-        run: RunId,
-        /// The reason, for people.
-        why: String,
-    },
+    StartFailed { run: RunId, why: String },
     /// The run answered `initialize`.
-    Ready {
-        /// Which run.
-        run: RunId,
-    },
-    /// The server's own process has ended, and what it left behind is being ended; [`Event::Gone`]
-    /// follows. How long the run lived and whether it was stable is judged at this moment, and
-    /// nothing but its end is awaited of it any more. It may be left out.
-    Exited {
-        /// Which run.
-        run: RunId,
-    },
-    /// The run is over and none of its descendants is left. A start that failed for a passing reason
-    /// is such an end too, with [`Cause::NotStarted`]. While there is no present run, it may also be
-    /// told that the workload was removed, of any run before, or of the last one that it can never be
-    /// started again.
-    Gone {
-        /// Which run.
-        run: RunId,
-        /// How it ended, as far as the engine can tell.
-        cause: Cause,
-    },
-    /// It has become known why a run ended that was reported gone with [`Cause::Exited`]: somebody
-    /// stopped or restarted the workload. Only what the last end led to is amended, and a restart
-    /// after a stop is the last word.
-    Amended {
-        /// The run that ended.
-        run: RunId,
-        /// [`Cause::StoppedBySomeone`] or [`Cause::RestartedBySomeone`].
-        cause: Cause,
-    },
-    /// Somebody started the workload again, whether its last run was reported gone before or not.
-    Adopted {
-        /// The present run; if there is none, the last one.
-        old: RunId,
-        /// The run that took its place; newer than every run before.
-        new: RunId,
-    },
-    /// Somebody paused the run.
-    Paused {
-        /// Which run.
-        run: RunId,
-    },
-    /// The run goes on.
-    Unpaused {
-        /// Which run.
-        run: RunId,
-    },
+    Ready { run: RunId },
+    /// The server's process has exited, and its remaining processes are being killed; [`Event::Gone`]
+    /// follows. The duration and stability of the run are judged at this moment. This event is optional.
+    Exited { run: RunId },
+    /// The run is over and none of its descendants is left. A start that failed for a temporary reason
+    /// is such an end too, with [`Cause::NotStarted`]. Without a present run, [`Cause::Removed`] may be
+    /// reported for any earlier run, and [`Cause::CannotStart`] for the last one.
+    Gone { run: RunId, cause: Cause },
+    /// The cause of a run that was reported gone with [`Cause::Exited`] has become known: someone else
+    /// stopped or restarted the workload. Only the consequences of the last end are corrected, and a restart
+    /// overrides a stop.
+    Amended { run: RunId, cause: Cause },
+    /// Someone else started the workload again, whether its last run was reported gone before or not. `old` is the
+    /// present or last run, `new` is newer than every run before.
+    Adopted { old: RunId, new: RunId },
+    /// Someone else paused the run.
+    Paused { run: RunId },
+    /// The run continues.
+    Unpaused { run: RunId },
     /// The run does not answer as it used to.
-    Unhealthy {
-        /// Which run.
-        run: RunId,
-    },
+    Unhealthy { run: RunId },
     /// The run answers again.
-    Healthy {
-        /// Which run.
-        run: RunId,
-    },
+    Healthy { run: RunId },
     /// Probes failed and a request is overdue.
-    Hung {
-        /// Which run.
-        run: RunId,
-        /// What was missed, for people.
-        what: String,
-    },
-    /// The engine does not answer. Told again, it is only the reason that changes.
-    EngineAway {
-        /// What is wrong, for people.
-        why: String,
-    },
-    /// The engine answers again. Runs that the outage took are best reported before this; a later
-    /// report should say [`Cause::EngineAway`].
+    Hung { run: RunId, what: String },
+    /// The engine does not answer. A repetition only changes the reason.
+    EngineAway { why: String },
+    /// The engine answers again. Runs that ended in the outage should be reported before this; a later
+    /// report should have [`Cause::EngineAway`].
     EngineBack,
     /// The host woke up; deaths of the last 5 seconds, because this is noticed late, and of the
     /// next 30 are excused.
@@ -112,7 +63,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// The run this is news of.
+    /// The run that this is about.
     pub(super) fn subject(&self) -> Option<RunId> {
         match self {
             Self::Started { run }
@@ -127,19 +78,12 @@ impl Event {
             | Self::Unhealthy { run }
             | Self::Healthy { run }
             | Self::Hung { run, .. } => Some(*run),
-            Self::Want(_)
-            | Self::Restart
-            | Self::Replaced(_)
-            | Self::EngineAway { .. }
-            | Self::EngineBack
-            | Self::HostResumed
-            | Self::Demand
-            | Self::Tick => None,
+            _ => None,
         }
     }
 }
 
-/// What is to be done next. Each is idempotent for whoever carries it out.
+/// What to do next. Executing an action twice is harmless.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Start this run, and report it started or failed.
@@ -152,7 +96,7 @@ pub enum Action {
     Forget,
 }
 
-/// A run of ours that was found alive when the daemon started.
+/// A run that was found alive when the daemon started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
     /// Which run.

@@ -1,7 +1,7 @@
-//! What of a unit outlives the daemon that drives it.
+//! The state of a unit that outlives the daemon.
 //!
-//! What runs is what the engine lists, but no engine knows how often a server has failed. Without that, a
-//! server that crashes over and over would have its whole budget again after every death of a daemon, and
+//! Engines list what runs, but do not know how often a server has failed. Without its history, a
+//! server that crashes repeatedly would have its whole budget again after every death of a daemon, and
 //! one that was given up would be started again.
 
 use std::time::{Duration, Instant};
@@ -11,18 +11,18 @@ use super::phase::{Failure, Phase, Run, StartReason, Wait, after};
 use super::{Ended, Found, Unit};
 use crate::{Cause, RestartPolicy, RunId, Wanted};
 
-/// What is known of the earlier life of a unit. That of a server that never ran is the default.
+/// The history of a unit. The default is that of a server that never ran.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct UnitHistory {
-    /// The newest run there ever was.
+    /// The newest run.
     pub last: RunId,
     /// The charged failures since the last reset.
     pub failures: u32,
-    /// All restarts that were decided on without being asked for.
+    /// All restarts that the user did not ask for.
     pub restarts_total: u64,
     /// When the last of them was decided on.
     pub last_restart: Option<Instant>,
-    /// What the failures have led to.
+    /// The consequence of the failures.
     pub restart_state: RestartState,
     /// How the last run ended.
     pub last_end: Option<Ended>,
@@ -35,7 +35,7 @@ impl UnitHistory {
         (self.last > ended).then_some(self.last)
     }
 
-    /// The past after a restart of the machine: the unfinished run has ended with it.
+    /// The history after a restart of the machine, which ended the unfinished run.
     #[must_use]
     pub fn after_reboot(self, now: Instant) -> Self {
         let Some(run) = self.unfinished_run() else { return self };
@@ -44,10 +44,10 @@ impl UnitHistory {
     }
 }
 
-/// What failures have led to.
+/// The consequence of failures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RestartState {
-    /// Nothing that would keep a run from being started.
+    /// A run may be started.
     #[default]
     Free,
     /// A charged restart is due at a certain time.
@@ -65,10 +65,10 @@ pub enum RestartState {
 }
 
 impl Unit {
-    /// A unit as the daemon finds it at its start, from intent and observation at once: on half
-    /// the facts it would stop a healthy server or start a second. Its first deadline is now.
+    /// A unit at the start of a daemon, from intent and observation at once: with only one of them
+    /// it would stop a healthy server or start a second one. Its first deadline is now.
     ///
-    /// The past matters only where nothing is observed: a run that was found is there, whatever was due.
+    /// An observed run takes precedence over the history.
     pub fn resume(
         now: Instant,
         policy: RestartPolicy,
@@ -97,7 +97,7 @@ impl Unit {
         }
     }
 
-    /// What the next daemon has to know. It changes only when something happens, not with time.
+    /// The history for the next daemon. It changes only with events, not with time.
     pub fn history(&self) -> UnitHistory {
         UnitHistory {
             last: self.last,
@@ -116,7 +116,7 @@ fn restart_state(phase: &Phase) -> RestartState {
             RestartState::Due { attempt: *attempt, at: *until }
         }
         Phase::Failed(Failure::GivenUp { since }) => RestartState::GivenUp { since: *since },
-        // Whoever comes next may find that the reason is gone.
+        // The reason may be gone by the next start.
         Phase::Failed(Failure::CannotStart { .. })
         | Phase::Waiting(_)
         | Phase::Idle
@@ -127,8 +127,7 @@ fn restart_state(phase: &Phase) -> RestartState {
     }
 }
 
-/// The phase of a unit without a run. A clock that was set meanwhile makes no delay longer than it
-/// can be.
+/// The phase of a unit without a run. Limits the delay, because the clock may have been set.
 fn waiting(now: Instant, policy: &RestartPolicy, restart_state: RestartState) -> Phase {
     match restart_state {
         RestartState::Free => Phase::Idle,

@@ -1,4 +1,4 @@
-//! What happened to a unit, for the event log.
+//! Events of a unit, for the event log.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,21 +6,21 @@ use std::time::Duration;
 use super::reason::times;
 use crate::{Cause, RunId, Wanted, human_duration};
 
-/// One thing that happened. Its `Display` is a short fragment for people.
+/// An event of a unit. Its `Display` is a short fragment for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "fields that repeat a type: which run, what cause, how long")]
 pub enum LoggedEvent {
-    /// The intent was given by the user.
+    /// The user changed the intent.
     Wanted { wanted: Wanted },
     /// The user asked for a restart.
     RestartAsked,
-    /// The server was described anew.
+    /// The spec was replaced.
     Replaced,
-    /// A run is being started; `attempt` is the number of the charged restart, 0 if it is none.
+    /// A run is being started; `attempt` is the number of the charged restart, or 0.
     Starting { run: RunId, attempt: u32 },
     /// The run exists.
     Started { run: RunId },
-    /// The run answered `initialize`, so long after its start was asked for.
+    /// The run answered `initialize`.
     Ready { run: RunId, took: Duration },
     /// The run is over; `charged` says whether that uses up a restart.
     Ended { run: RunId, cause: Cause, ran_for: Duration, charged: bool },
@@ -30,11 +30,11 @@ pub enum LoggedEvent {
     GaveUp { restarts: u32 },
     /// The run is stable, so earlier failures are forgotten.
     BudgetReset { run: RunId },
-    /// It has become known why the run ended.
+    /// The cause of the end has become known.
     Amended { run: RunId, cause: Cause },
     /// Recent charges were taken back because an outage had begun or the host had woken up.
     Refunded { count: u32 },
-    /// Somebody restarted the workload.
+    /// Someone else restarted the workload.
     Adopted { old: RunId, new: RunId },
     /// The run is the single try of a given-up unit.
     HalfOpen { run: RunId },
@@ -44,7 +44,7 @@ pub enum LoggedEvent {
     EngineBack,
     /// The host woke up.
     HostResumed,
-    /// Somebody stopped the server, and it is left so.
+    /// Someone else stopped the server, and it stays stopped.
     Respected,
     /// The run cannot be started.
     CannotStart { run: RunId, why: String },
@@ -52,9 +52,9 @@ pub enum LoggedEvent {
     StartTimedOut { run: RunId, after: Duration },
     /// The run was seen to hang.
     Hung { run: RunId, what: String },
-    /// Somebody paused the run.
+    /// Someone else paused the run.
     Paused { run: RunId },
-    /// The run goes on.
+    /// The run continues.
     Unpaused { run: RunId },
     /// The run does not answer as it used to.
     Unhealthy { run: RunId },
@@ -69,7 +69,7 @@ pub enum LoggedEvent {
 }
 
 impl LoggedEvent {
-    /// The event as the one word that JSON carries.
+    /// The event as a word, as in JSON.
     pub fn event(&self) -> &'static str {
         match self {
             Self::Wanted { .. } => "wanted",
@@ -123,17 +123,7 @@ impl LoggedEvent {
             | Self::Healthy { run }
             | Self::Stopping { run }
             | Self::Killing { run } => Some(*run),
-            Self::Wanted { .. }
-            | Self::RestartAsked
-            | Self::Replaced
-            | Self::Scheduled { .. }
-            | Self::GaveUp { .. }
-            | Self::Refunded { .. }
-            | Self::EngineAway { .. }
-            | Self::EngineBack
-            | Self::HostResumed
-            | Self::Respected
-            | Self::Removed => None,
+            _ => None,
         }
     }
 
@@ -148,25 +138,7 @@ impl LoggedEvent {
             Self::Removed => Some("removed"),
             Self::EngineAway { .. } => Some("engine-away"),
             Self::CannotStart { .. } => Some("cannot-start"),
-            Self::Wanted { .. }
-            | Self::RestartAsked
-            | Self::Replaced
-            | Self::Starting { .. }
-            | Self::Started { .. }
-            | Self::Ready { .. }
-            | Self::Scheduled { .. }
-            | Self::GaveUp { .. }
-            | Self::BudgetReset { .. }
-            | Self::Refunded { .. }
-            | Self::HalfOpen { .. }
-            | Self::EngineBack
-            | Self::HostResumed
-            | Self::Paused { .. }
-            | Self::Unpaused { .. }
-            | Self::Unhealthy { .. }
-            | Self::Healthy { .. }
-            | Self::Stopping { .. }
-            | Self::Killing { .. } => None,
+            _ => None,
         }
     }
 }
@@ -178,7 +150,7 @@ impl fmt::Display for LoggedEvent {
             Self::Wanted { wanted: Wanted::Off } => f.write_str("asked to stop"),
             Self::Wanted { wanted: Wanted::Gone } => f.write_str("asked to remove"),
             Self::RestartAsked => f.write_str("asked to restart"),
-            Self::Replaced => f.write_str("described anew"),
+            Self::Replaced => f.write_str("its spec was replaced"),
             Self::Starting { run, attempt: 0 } => write!(f, "starting run {run}"),
             Self::Starting { run, attempt } => write!(f, "starting run {run} (restart {attempt})"),
             Self::Started { run } => write!(f, "run {run} has started"),

@@ -1,20 +1,20 @@
 //! The supervisor of one server, as a pure state machine.
 //!
-//! [`Unit::handle`] takes in one fact and the time and answers with at most one action; if time
-//! alone will change something, [`Unit::deadline`] says when. It works in three steps: `settle`
-//! takes in what time has brought, `learn` what the event says, and `decide` compares the intent
-//! with the belief, so that it is right from any state.
+//! [`Unit::handle`] takes one event and the time, and returns at most one action. If time
+//! alone will change something, [`Unit::deadline`] returns when. It works in three steps: `settle`
+//! applies the passage of time, `learn` the event, and `decide` compares the intent
+//! with the known state, so that it is correct from any state.
 //!
-//! It guarantees that
+//! Guarantees:
 //! - there are never two runs: one is started only after the one before was reported gone;
-//! - news of any run but the present one changes nothing;
-//! - a run is judged as of its exit, however long it takes to end what it left behind;
-//! - after news was handled the deadline lies ahead, so a driver that obeys it never spins;
-//! - no action is asked of an engine that is away, and the clocks of delay, start and stability
+//! - events of any run but the present one change nothing;
+//! - a run is judged as of its exit, however long it takes to kill its remaining processes;
+//! - after an event the deadline is in the future, so a driver that obeys it never spins;
+//! - no action is requested of an engine that is away, and the clocks of delay, start and stability
 //!   stand still meanwhile;
-//! - what turns out later about the last end is made good: a charge that nobody deserved is taken
-//!   back, with all that it led to;
-//! - failures outlive the daemon: [`Unit::history`] says what the next one has to know.
+//! - if the cause of the last end becomes known later, an unjustified charge is refunded,
+//!   with all its consequences;
+//! - failures outlive the daemon: [`Unit::history`] is what the next one has to know.
 
 mod budget;
 mod corrections;
@@ -40,9 +40,9 @@ pub use view::{Ended, View};
 
 use crate::{Cause, Jitter, RestartPolicy, RunId, Wanted};
 
-/// How much longer than the stop timeout we wait before we kill, and how often we repeat it.
+/// The delay of a kill after the stop timeout, and the interval of its repetitions.
 const KILL_EVERY: Duration = Duration::from_secs(5);
-/// A given-up unit may be tried once after this time, if somebody calls it.
+/// A given-up unit may be tried once after this time, if a client calls it.
 const HALF_OPEN_AFTER: Duration = Duration::from_secs(5 * 60);
 
 /// The supervisor of one server.
@@ -61,7 +61,7 @@ pub struct Unit {
     jitter: Jitter,
     away: Option<Outage>,
     excused_until: Option<Instant>,
-    /// Set from [`Unit::resume`] to the first event: the unit has not been asked yet what to do.
+    /// Set from [`Unit::resume`] to the first event: no decision was made yet.
     undecided_since: Option<Instant>,
     logged: Vec<LoggedEvent>,
 }
@@ -94,7 +94,7 @@ impl Unit {
         }
     }
 
-    /// Takes in one fact and answers with the next thing to do, if any.
+    /// Handles one event and returns the next action, if any.
     pub fn handle(&mut self, now: Instant, event: Event) -> Option<Action> {
         if self.ignores(&event) {
             return None;
@@ -128,12 +128,12 @@ impl Unit {
         self.phase.run().map(|run| run.id)
     }
 
-    /// The newest run there ever was.
+    /// The newest run.
     pub fn last_run(&self) -> RunId {
         self.last
     }
 
-    /// All restarts that were decided on without being asked for.
+    /// All restarts that the user did not ask for.
     pub fn restarts_total(&self) -> u64 {
         self.restarts_total
     }
@@ -143,15 +143,15 @@ impl Unit {
         self.away.is_some()
     }
 
-    /// What happened since this was last asked, in order.
+    /// The events since the last call, in order.
     pub fn take_logged_events(&mut self) -> Vec<LoggedEvent> {
         std::mem::take(&mut self.logged)
     }
 
-    /// Whether this is news of another run, or comes after the end.
+    /// Whether this is about another run, or comes after the end.
     fn ignores(&self, event: &Event) -> bool {
         let known = match (event, self.run()) {
-            // An engine may not have heard of the last start when the workload is removed.
+            // The workload may be removed before the engine has processed the last start.
             (Event::Gone { run, cause: Cause::Removed }, None) => *run <= self.last,
             (Event::Gone { run, cause: Cause::CannotStart(_) }, None) => *run == self.last,
             (Event::Adopted { old, new }, present) => {
@@ -163,7 +163,7 @@ impl Unit {
         !known || self.phase == Phase::Finished
     }
 
-    /// Takes in what time alone has brought.
+    /// Applies the passage of time.
     fn settle(&mut self, now: Instant) {
         let Phase::Up(run) = &mut self.phase else { return };
         run.freeze(now, run.paused || self.away.is_some());
@@ -210,9 +210,9 @@ impl Unit {
     fn decide(&mut self, now: Instant) -> Option<Action> {
         use {Phase as P, Wanted as W};
         match (self.wanted, &self.phase) {
-            // The workload is no more, so this needs no engine.
+            // The workload is gone, so this needs no engine.
             (_, P::Removed) => Some(self.forget()),
-            // An engine that is back ends by itself what nobody wants any more.
+            // Unneeded workloads are removed when the engine is back.
             (W::Gone, _) if self.away.is_some() => Some(self.forget()),
             _ if self.away.is_some() => None,
             (W::Gone, P::Idle | P::Waiting(_) | P::Failed(_)) => Some(self.forget()),
@@ -237,7 +237,7 @@ impl Unit {
     }
 }
 
-/// What events mean.
+/// Effects of events.
 impl Unit {
     fn want(&mut self, wanted: Wanted) {
         let failed = matches!(self.phase, Phase::Failed(_));
@@ -274,7 +274,7 @@ impl Unit {
         self.renew();
     }
 
-    /// Makes an end of the present run and a clean slate for the next.
+    /// Ends the present run, and clears the budget for the next.
     fn renew(&mut self) {
         self.budget.clear();
         self.stop_waiting();
@@ -296,10 +296,10 @@ impl Unit {
         }
     }
 
-    /// Takes in news of the run. One that is being ended has no more to tell than that it is gone.
-    fn observe(&mut self, news: impl FnOnce(&mut Run) -> Option<LoggedEvent>) {
+    /// Updates the run, unless it is being stopped.
+    fn observe(&mut self, update: impl FnOnce(&mut Run) -> Option<LoggedEvent>) {
         if let Phase::Up(run) = &mut self.phase {
-            self.logged.extend(news(run));
+            self.logged.extend(update(run));
         }
     }
 
@@ -313,7 +313,7 @@ impl Unit {
     }
 }
 
-/// What decisions do to the belief.
+/// Effects of decisions.
 impl Unit {
     fn start(&mut self, now: Instant, again: Option<StartReason>) -> Action {
         let run = self.last.next();
@@ -338,7 +338,7 @@ impl Unit {
         Action::Start(run)
     }
 
-    /// Ends the present run. One that hangs is killed at once: it would not heed a signal.
+    /// Stops the present run. One that hangs is killed at once: it would ignore a signal.
     fn stop(&mut self, now: Instant, ending: Ending) -> Option<Action> {
         let run = self.phase.run()?.clone();
         let id = run.id;

@@ -1,4 +1,4 @@
-//! What a unit believes about its run.
+//! The phase of a unit, and its run.
 
 use std::time::{Duration, Instant};
 
@@ -6,30 +6,30 @@ use super::LoggedEvent;
 use crate::policy::LONGEST;
 use crate::{Cause, RestartPolicy, RunId, StableFrom, human_duration};
 
-/// A start that may take no time at all could never succeed.
+/// The minimum start timeout.
 const SHORTEST_START: Duration = Duration::from_millis(1);
 
-/// The moment that lies so long after another, but never so far that it would overflow.
+/// The sum, limited so that it does not overflow.
 pub(super) fn after(at: Instant, wait: Duration) -> Instant {
     at + wait.min(LONGEST)
 }
 
-/// Where a unit stands. `Waiting` and `Failed` occur only while it is wanted on.
+/// `Waiting` and `Failed` occur only while the unit is wanted on.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Phase {
-    /// No run, and nothing that speaks against starting one.
+    /// No run; one may be started.
     Idle,
-    /// No run before a certain moment.
+    /// No run until a certain time.
     Waiting(Wait),
-    /// A run that may live on.
+    /// A run that is starting or up.
     Up(Run),
-    /// A run that is being ended.
+    /// A run that is being stopped.
     Stopping { run: Run, ending: Ending, kill_at: Instant },
-    /// No run, and none is tried.
+    /// No run, and none is started.
     Failed(Failure),
-    /// The workload is no more; this has to be told.
+    /// The workload was removed; this has to be reported.
     Removed,
-    /// Everything is told.
+    /// The removal was reported.
     Finished,
 }
 
@@ -50,24 +50,24 @@ pub(super) struct Wait {
     pub(super) again: StartReason,
 }
 
-/// Why a run is there that nobody asked for.
+/// Why a run is started without a request of the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StartReason {
-    /// It makes up for a charged failure: restart number `attempt`.
+    /// Restart number `attempt` after a charged failure.
     Charged { attempt: u32 },
-    /// It makes up for an end that nobody is blamed for.
+    /// After an end that is not charged.
     Excused,
-    /// It makes up for a start that failed for lack of resources, the `attempt`th in a row.
+    /// After a start that failed for lack of resources, the `attempt`th in a row.
     Postponed { attempt: u32 },
-    /// It makes up for an end that the engine's outage is blamed for.
+    /// After an end in an outage of the engine.
     Outage,
-    /// It is the single try of a given-up unit.
+    /// The single attempt of a given-up unit.
     HalfOpen,
-    /// Somebody else restarted the workload.
+    /// Someone else restarted the workload.
     Adopted,
 }
 
-/// Why a run is being ended.
+/// Why a run is being stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Ending {
     /// Its user asked for that.
@@ -78,7 +78,7 @@ pub(super) enum Ending {
     Exited,
 }
 
-/// What a live run is blamed for.
+/// A fault of a live run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fault {
     /// It did not become ready within this time.
@@ -108,7 +108,7 @@ pub(super) enum Failure {
     GivenUp { since: Instant },
 }
 
-/// A moment in the life of a run: when it was, and the same on the run's own clock, which stands
+/// A moment on two clocks: the real one, and the run's own, which stands
 /// still while the run is paused or its engine away.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Moment {
@@ -134,9 +134,9 @@ pub(super) struct Run {
     pub(super) unhealthy: bool,
     /// Whether it was found to be stable.
     pub(super) stable: bool,
-    /// Why it is to be ended as soon as that is possible.
+    /// Why it has to be stopped.
     pub(super) pending_end: Option<Ending>,
-    /// When its own process ended, if that was told before it was gone.
+    /// When its process exited, if that was reported before it was gone.
     pub(super) exited: Option<Instant>,
     /// Since when its clock stands still.
     frozen: Option<Instant>,
@@ -159,8 +159,8 @@ impl Run {
         }
     }
 
-    /// A run that was there before us. Its start deadline begins anew, because there was nobody to
-    /// greet it; the time it was up counts.
+    /// A run of an earlier daemon. Its start deadline begins again, because no daemon
+    /// was there to initialize it; its uptime counts.
     pub(super) fn found(now: Instant, id: RunId, age: Duration, ready: Option<Duration>) -> Self {
         let ago = |span| now.checked_sub(span).unwrap_or(now);
         Self {
@@ -171,7 +171,7 @@ impl Run {
         }
     }
 
-    /// A run that somebody else has just started.
+    /// A run that someone else has just started.
     pub(super) fn adopted(now: Instant, id: RunId, pending_end: Option<Ending>) -> Self {
         Self {
             pending_end,
@@ -180,7 +180,7 @@ impl Run {
         }
     }
 
-    /// It exists. Like all news of a run, this is noted only if it is new.
+    /// Like all updates of a run, this is logged only if it is new.
     pub(super) fn set_started(&mut self, now: Instant) -> Option<LoggedEvent> {
         let new = self.started.is_none();
         self.started = self.started.or(Some(self.moment(now)));
@@ -216,7 +216,7 @@ impl Run {
         })
     }
 
-    /// It does not answer. While it is paused or its engine away it could not, so that is no fault.
+    /// It does not answer. That is not a fault while it is paused or its engine away.
     pub(super) fn set_hung(&mut self, what: String) -> Option<LoggedEvent> {
         if self.frozen.is_some() || self.pending_end.is_some() {
             return None;
@@ -247,12 +247,12 @@ impl Run {
         }
     }
 
-    /// How long it lived, as people see it.
+    /// The uptime.
     pub(super) fn age(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.started.unwrap_or(self.asked).at)
     }
 
-    /// When time alone will change something.
+    /// When time alone will change its state.
     pub(super) fn deadline(&self, policy: &RestartPolicy) -> Option<Instant> {
         self.stable_at(policy).into_iter().chain(self.late_at(policy)).min()
     }

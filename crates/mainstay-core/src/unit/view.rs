@@ -1,4 +1,4 @@
-//! What a unit shows of itself.
+//! The state of a unit for users.
 
 use std::time::{Duration, Instant};
 
@@ -6,19 +6,19 @@ use super::phase::{Moment, Phase};
 use super::{Unit, reason};
 use crate::{Cause, RunId, Status};
 
-/// A unit at one glance.
+/// The state of a unit for users.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct View {
     /// The status.
     pub status: Status,
-    /// What is behind the status, as one short line.
+    /// The reason of the status, as one short line.
     pub reason: String,
     /// The present run.
     pub run: Option<RunId>,
     /// The charged restarts since the last reset, one that is due included.
     pub restarts: u32,
-    /// All restarts that were decided on without being asked for, charged or not, as far as the past is
-    /// known: those that were made, one that is due, and those that a request forestalled.
+    /// All restarts that the user did not ask for, charged or not: those that were made, one that is due, and those
+    /// that a request forestalled.
     pub restarts_total: u64,
     /// When the last of them was decided on.
     pub last_restart: Option<Instant>,
@@ -28,7 +28,7 @@ pub struct View {
     pub started: Option<Instant>,
     /// When the present run became ready.
     pub ready: Option<Instant>,
-    /// When the next run is due. Nothing while the engine is away, because then nobody knows.
+    /// When the next run is due. None while the engine is away.
     pub next_restart: Option<Instant>,
     /// How the last run ended.
     pub last_end: Option<Ended>,
@@ -41,9 +41,9 @@ pub struct View {
 pub struct Ended {
     /// Which run.
     pub run: RunId,
-    /// Why, after all that is known was weighed.
+    /// The cause.
     pub cause: Cause,
-    /// When that became known: its exit, if that was told apart, or its end.
+    /// When that became known: its exit, if that was reported separately, or its end.
     pub at: Instant,
     /// How long it had run.
     pub ran_for: Duration,
@@ -80,7 +80,7 @@ impl Unit {
         }
     }
 
-    /// The failure that made the unit give up is none that a restart made up for.
+    /// The failure that made the unit give up had no restart.
     pub(super) fn restarts(&self) -> u32 {
         self.budget.failures().min(self.policy.max)
     }

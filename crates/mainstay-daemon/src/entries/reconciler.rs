@@ -127,7 +127,7 @@ struct EntryReconciler {
     refresh: Refresh,
     /// When to check the files again, and how many checks are left.
     check: Option<(Instant, u32)>,
-    /// RemovalReason entries are to be removed, if some could not be removed yet.
+    /// Why entries are to be removed, if some could not be removed yet.
     undone: Option<RemovalReason>,
     /// The last problem that was reported for each client.
     problems: BTreeMap<String, String>,

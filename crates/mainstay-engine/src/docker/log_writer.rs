@@ -28,9 +28,6 @@ const FLUSH: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub(crate) struct LogWriter {
     queue: SyncSender<Job>,
-    dir: PathBuf,
-    max_bytes: u64,
-    keep: u32,
 }
 
 /// The log of one container, which is written by that thread.
@@ -44,11 +41,7 @@ pub(crate) struct ContainerLog {
 
 #[derive(Debug)]
 enum Job {
-    Write {
-        server: ServerName,
-        config: LogConfig,
-        text: Text,
-    },
+    Write(ServerName, Text),
     /// Everything before it is written when this is answered.
     Flush(oneshot::Sender<()>),
     /// Closes the log of a server and removes its files.
@@ -67,11 +60,14 @@ impl LogWriter {
     /// Starts the thread, for logs in this directory.
     pub(crate) fn start(dir: PathBuf, max_bytes: u64, keep: u32) -> io::Result<Self> {
         let (queue, jobs) = sync_channel(QUEUE);
-        let logs_dir = dir.clone();
+        let config = move |server: &ServerName| {
+            let path = dir.join(format!("{server}.log"));
+            LogConfig { path, max_bytes, keep }
+        };
         thread::Builder::new()
             .name("container-logs".to_owned())
-            .spawn(move || write_all(&jobs, &logs_dir))?;
-        Ok(Self { queue, dir, max_bytes, keep })
+            .spawn(move || write_all(&jobs, config))?;
+        Ok(Self { queue })
     }
 
     pub(crate) fn log(&self, server: &ServerName) -> ContainerLog {
@@ -99,11 +95,6 @@ impl LogWriter {
         };
         let late = || EngineError::io("removing the log")(io::ErrorKind::TimedOut.into());
         timeout(FLUSH, removed).await.ok().flatten().unwrap_or_else(|| Err(late()))
-    }
-
-    fn config(&self, server: &ServerName) -> LogConfig {
-        let path = self.dir.join(format!("{server}.log"));
-        LogConfig { path, max_bytes: self.max_bytes, keep: self.keep }
     }
 }
 
@@ -134,8 +125,7 @@ impl ContainerLog {
 
     /// Whether there was room in the queue.
     fn queue(&self, text: Text) -> bool {
-        let (server, config) = (self.server.clone(), self.writer.config(&self.server));
-        match self.writer.queue.try_send(Job::Write { server, config, text }) {
+        match self.writer.queue.try_send(Job::Write(self.server.clone(), text)) {
             // Without the thread, the daemon is about to end.
             Ok(()) | Err(TrySendError::Disconnected(_)) => true,
             Err(TrySendError::Full(_)) => false,
@@ -143,12 +133,13 @@ impl ContainerLog {
     }
 }
 
-fn write_all(jobs: &Receiver<Job>, dir: &std::path::Path) {
+fn write_all(jobs: &Receiver<Job>, config: impl Fn(&ServerName) -> LogConfig) {
     let mut logs: HashMap<ServerName, Log> = HashMap::new();
     while let Ok(job) = jobs.recv() {
         match job {
-            Job::Write { server, config, text } => {
-                let log = logs.entry(server).or_insert_with(|| Log::new(config));
+            Job::Write(server, text) => {
+                let new = |server: &ServerName| Log::new(config(server));
+                let log = logs.entry(server).or_insert_with_key(new);
                 match text {
                     Text::Bytes(bytes) => log.write(&bytes),
                     Text::Lines(lines) => log.write_lines(&lines),
@@ -157,6 +148,8 @@ fn write_all(jobs: &Receiver<Job>, dir: &std::path::Path) {
             Job::Flush(done) => drop(done.send(())),
             Job::Remove(server, done) => {
                 logs.remove(&server);
+                let path = config(&server).path;
+                let dir = path.parent().expect("a log is in a directory");
                 drop(done.send(logs::remove(dir, &server)));
             }
         }

@@ -1,4 +1,4 @@
-//! A socket in front of an engine's that passes on every byte, until it is told not to.
+//! A proxy in front of an engine's socket that injects faults.
 //!
 //! Each connection carries one request, so that what a connection is for is known from its beginning.
 //! A fault holds for connections that are open as well as for new ones, from the moment at which
@@ -35,9 +35,9 @@ pub enum Fault {
     Delay(Duration),
     /// It takes connections, and nothing comes of them.
     Stall,
-    /// It tells no events; the stream of them stays open.
+    /// It sends no events; the stream stays open.
     MuteEvents,
-    /// It does not tell that an attachment has ended; the stream stays open.
+    /// It does not report the end of an attachment; the stream stays open.
     KeepAttach,
     /// It answers every inspection of a container with an error.
     FailInspect,

@@ -1,4 +1,4 @@
-//! Real container engines for tests, none of which anybody else uses.
+//! Real container engines for tests only.
 //!
 //! `scripts/docker` makes them, each in a directory and a network namespace of its own. One is shared
 //! by all tests of a run ([`Engine::shared`]); a test that ends, kills or restarts its engine has one
@@ -49,10 +49,7 @@ pub struct Options {
 impl Engine {
     /// The engine that all tests of this run share. It must stay up, and what a test leaves in it
     /// must not disturb others.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "only whoever starts the tests knows where it is"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "scripts/test sets it")]
     pub fn shared() -> Self {
         let dir = env::var(SHARED).unwrap_or_else(|_| {
             panic!("{SHARED} is not set: tests that need Docker are run by `cargo nextest`, as scripts/test does")
@@ -131,7 +128,7 @@ impl Engine {
     /// Runs the `docker` command.
     pub fn try_docker(&self, args: &[&str]) -> Output {
         let mut command = Command::new("docker");
-        // The user's own contexts and plugins are none of ours.
+        // Ignores the user's contexts and plugins.
         command.arg("--config").arg(self.dir.join("cli")).arg("--host").arg(self.host()).args(args);
         command.stdin(Stdio::null()).output().expect("the docker command is installed")
     }
@@ -145,7 +142,7 @@ impl Engine {
     /// The first process of a container that is up.
     #[track_caller]
     pub fn pid(&self, container: &str) -> u32 {
-        self.inspect(container, "{{.State.Pid}}").parse().expect("an engine tells numbers")
+        self.inspect(container, "{{.State.Pid}}").parse().expect("a pid is a number")
     }
 
     /// The containers of a label, whatever their state.

@@ -18,9 +18,9 @@ pub(super) fn head_end(read: &[u8]) -> Option<usize> {
 
 /// The method and the path of a request, without the version of the API and the query.
 pub(super) fn line(head: &str) -> String {
-    let mut words = head.split(' ');
-    let method = words.next().unwrap_or_default();
-    let path = words.next().unwrap_or_default();
+    let mut parts = head.split(' ');
+    let method = parts.next().unwrap_or_default();
+    let path = parts.next().unwrap_or_default();
     let path = path.split('?').next().unwrap_or_default();
     let unversioned = path
         .strip_prefix("/v")
@@ -42,7 +42,7 @@ pub(super) fn kind(line: &str) -> Kind {
     }
 }
 
-/// The head with the wish that the connection end with the response, so that each carries one
+/// The head with `Connection: close`, so that each connection carries one
 /// request only. One that becomes a plain stream stays as it is.
 pub(super) fn alone(head: &str) -> String {
     let is = |line: &str, name: &str| {

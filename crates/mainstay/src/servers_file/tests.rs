@@ -258,7 +258,7 @@ fn errors_tell_the_place() {
       |
     2 | [servers.Bad_Name]
       |          ^^^^^^^^
-    `Bad_Name` is no valid server name: use 1 to 63 lower-case letters, digits and hyphens, with a letter or digit at both ends
+    `Bad_Name` is not a valid server name: use 1 to 63 lower-case letters, digits and hyphens, with a letter or digit at both ends
     ");
     insta::assert_snapshot!(error("version = 1\n[servers.a]\ncommand = ['x']\nenv.A = 1\n"), @r#"
     TOML parse error at line 4, column 9

@@ -56,7 +56,7 @@ fn a_name_that_is_no_dns_label() {
       |
     2 | [servers.'My Server']
       |          ^^^^^^^^^^^
-    `My Server` is no valid server name: use 1 to 63 lower-case letters, digits and hyphens, with a letter or digit at both ends
+    `My Server` is not a valid server name: use 1 to 63 lower-case letters, digits and hyphens, with a letter or digit at both ends
     ");
 }
 
@@ -79,7 +79,7 @@ fn a_url_that_leads_nowhere() {
       |
     3 | url = 'example.com'
       |       ^^^^^^^^^^^^^
-    it is no URL: write it as https://HOST/PATH
+    it is not a URL: write it as https://HOST/PATH
     ");
 }
 

@@ -31,7 +31,7 @@ fn a_name_that_is_no_dns_label() {
     assert_snapshot!(run("status My_Server"), @"
     exit: 2
     --- stderr
-    error: invalid value 'My_Server' for '<NAME>': `My_Server` is no valid server name: use 1 to 63 lower-case letters, digits and hyphens, with a letter or digit at both ends
+    error: invalid value 'My_Server' for '<NAME>': `My_Server` is not a valid server name: use 1 to 63 lower-case letters, digits and hyphens, with a letter or digit at both ends
 
     For more information, try '--help'.
     ");

@@ -23,8 +23,11 @@ enum Found {
     Empty,
 }
 
-/// Files that exist only if there was a store, each with a description.
-const TRACES: [(&str, fn(&Instance) -> bool); 7] = [
+/// A description of files, and whether they exist.
+type Trace = (&'static str, fn(&Instance) -> bool);
+
+/// Files that exist only if there was a store.
+const TRACES: [Trace; 7] = [
     ("running servers", |instance| !running(instance).is_empty()),
     ("records of runs", |instance| has_entries(&instance.runs_dir())),
     ("a copy of it", |instance| !backup::copies(&instance.state_dir.join(STATE)).is_empty()),
@@ -101,10 +104,7 @@ mod tests {
         for (trace, _) in TRACES {
             assert_eq!(problem(Found::File, &[trace]), None);
             let what = problem(Found::Empty, &[trace]).unwrap();
-            assert_eq!(
-                what,
-                format!("is empty, although Mainstay was used here (found: {})", trace)
-            );
+            assert_eq!(what, format!("is empty, although Mainstay was used here (found: {trace})"));
         }
         let what = problem(Found::Nothing, &["running servers", "a copy of it"]).unwrap();
         assert!(what.starts_with("is missing"), "{what}");
