@@ -114,7 +114,7 @@ pub enum Request {
         /// Only lines that were written then or later.
         #[serde(default)]
         since: Option<Timestamp>,
-        /// Print only lines that match this regular expression.
+        /// Only lines that match this regular expression.
         #[serde(default)]
         grep: Option<String>,
     },

@@ -120,16 +120,8 @@ pub enum ClientDone {
 }
 
 impl ClientDone {
-    /// Whether a person should hear of it.
+    /// Whether it is reported to the user.
     pub fn is_worth_telling(self) -> bool {
-        match self {
-            Self::Added
-            | Self::Updated
-            | Self::Removed
-            | Self::Waits
-            | Self::Left
-            | Self::Failed => true,
-            Self::Nothing => false,
-        }
+        self != Self::Nothing
     }
 }

@@ -194,39 +194,14 @@ impl CliError {
         }
     }
 
-    /// Whether asking again later may help one who has been served before: the daemon is away, cannot be
-    /// started or is too busy at the moment.
+    /// Whether a client that was connected before may try again later: the daemon is away, cannot be started, or is too
+    /// busy at the moment.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::Unreachable { source, .. } => is_transient(source.kind()),
-            Self::NoHello { .. }
-            | Self::Unsent { .. }
-            | Self::Cut { .. }
-            | Self::NotStarted { .. }
-            | Self::Failing { .. }
-            | Self::Stopped
-            | Self::OutdatedDaemon { .. }
-            | Self::OtherMachine { .. } => true,
-            Self::Api(error) => match error.kind {
-                ErrorKind::Unavailable | ErrorKind::Internal => true,
-                ErrorKind::NoSuchServer
-                | ErrorKind::Invalid
-                | ErrorKind::NameTaken
-                | ErrorKind::NoImage
-                | ErrorKind::Server => false,
-            },
-            Self::Usage { .. }
-            | Self::Instance(_)
-            | Self::Settings(_)
-            | Self::Listen(_)
-            | Self::Denied { .. }
-            | Self::Supervised
-            | Self::Skew { .. }
-            | Self::Garbled { .. }
-            | Self::Failed { .. }
-            | Self::Io { .. }
-            | Self::OutputClosed
-            | Self::Answered(_) => false,
+            Self::Api(error) => matches!(error.kind, ErrorKind::Unavailable | ErrorKind::Internal),
+            Self::Denied { .. } | Self::Supervised | Self::Skew { .. } | Self::Answered(_) => false,
+            error => error.exit() == Exit::Unreachable,
         }
     }
 
@@ -245,16 +220,9 @@ impl CliError {
             | Self::OutdatedDaemon { .. }
             | Self::Unsent { .. }
             | Self::Cut { .. } => Exit::Unreachable,
-            Self::Api(error) => match error.kind {
-                ErrorKind::NoSuchServer => Exit::NoSuchServer,
-                ErrorKind::Invalid
-                | ErrorKind::NameTaken
-                | ErrorKind::Unavailable
-                | ErrorKind::NoImage
-                | ErrorKind::Server
-                | ErrorKind::Internal => Exit::Failed,
-            },
-            Self::Instance(_)
+            Self::Api(error) if error.kind == ErrorKind::NoSuchServer => Exit::NoSuchServer,
+            Self::Api(_)
+            | Self::Instance(_)
             | Self::Settings(_)
             | Self::Listen(_)
             | Self::Garbled { .. }
@@ -275,38 +243,13 @@ impl CliError {
 
     /// What the user can do about it.
     pub(crate) fn advice(&self) -> Option<String> {
-        match self {
-            Self::Api(error) => error.help.clone().or_else(|| match error.kind {
-                ErrorKind::NoSuchServer => Some("`mainstay ls -a` lists all servers".to_owned()),
-                ErrorKind::NameTaken => Some("choose another name, or give `--replace`".to_owned()),
-                ErrorKind::Invalid
-                | ErrorKind::Unavailable
-                | ErrorKind::NoImage
-                | ErrorKind::Server
-                | ErrorKind::Internal => None,
-            }),
-            Self::Usage { .. }
-            | Self::Instance(_)
-            | Self::Settings(_)
-            | Self::Listen(_)
-            | Self::Unreachable { .. }
-            | Self::Denied { .. }
-            | Self::NoHello { .. }
-            | Self::NotStarted { .. }
-            | Self::Failing { .. }
-            | Self::Stopped
-            | Self::OtherMachine { .. }
-            | Self::Supervised
-            | Self::OutdatedDaemon { .. }
-            | Self::Skew { .. }
-            | Self::Unsent { .. }
-            | Self::Cut { .. }
-            | Self::Garbled { .. }
-            | Self::Failed { .. }
-            | Self::Io { .. }
-            | Self::OutputClosed
-            | Self::Answered(_) => self.help().map(|help| help.to_string()),
-        }
+        let Self::Api(error) = self else { return self.help().map(|help| help.to_string()) };
+        let usual = match error.kind {
+            ErrorKind::NoSuchServer => Some("`mainstay ls -a` lists all servers"),
+            ErrorKind::NameTaken => Some("choose another name, or give `--replace`"),
+            _ => None,
+        };
+        error.help.clone().or_else(|| usual.map(str::to_owned))
     }
 
     /// The error as programs read it, with `--json`. None if there is nothing left to say.

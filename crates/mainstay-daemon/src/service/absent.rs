@@ -58,15 +58,7 @@ fn read_on(name: &ServerName, status: Option<Status>) -> String {
     match status {
         Some(Status::Stopped) => format!("`mainstay start {name}` starts it"),
         None | Some(Status::Removing) => events_tell(name),
-        Some(
-            Status::Starting
-            | Status::Restarting
-            | Status::Running
-            | Status::Unhealthy
-            | Status::Waiting
-            | Status::Stopping
-            | Status::Error,
-        ) => format!("`mainstay why {name}` explains what happened"),
+        Some(_) => format!("`mainstay why {name}` explains what happened"),
     }
 }
 

@@ -62,27 +62,14 @@ pub(crate) fn problems_of_all(clients: &[ClientInfo]) -> Vec<(Vec<&str>, Problem
     named.collect()
 }
 
-/// Whether an entry is ours, in the file or not.
+/// Whether Mainstay wrote the entry, also if it is not in the file now.
 pub(crate) fn is_ours(entry: &ClientEntry) -> bool {
-    match entry.standing {
-        EntryStanding::Ours
-        | EntryStanding::Drifted
-        | EntryStanding::Away
-        | EntryStanding::Withdrawn
-        | EntryStanding::Missing => true,
-        EntryStanding::Foreign => false,
-    }
+    entry.standing != EntryStanding::Foreign
 }
 
-/// Whether an entry is ours and in the file.
+/// Whether Mainstay wrote the entry and it is in the file.
 pub(crate) fn is_in_file(entry: &ClientEntry) -> bool {
-    match entry.standing {
-        EntryStanding::Ours | EntryStanding::Drifted => true,
-        EntryStanding::Away
-        | EntryStanding::Withdrawn
-        | EntryStanding::Missing
-        | EntryStanding::Foreign => false,
-    }
+    matches!(entry.standing, EntryStanding::Ours | EntryStanding::Drifted)
 }
 
 fn of_file(client: &ClientInfo) -> Option<Problem> {

@@ -152,12 +152,9 @@ fn is_of_one_server(reports: &[&ClientReport]) -> bool {
     reports.windows(2).all(|pair| pair[0].server == pair[1].server)
 }
 
-/// Whether a file says something else than before.
+/// Whether the file was changed.
 fn is_change(done: ClientDone) -> bool {
-    match done {
-        ClientDone::Added | ClientDone::Updated | ClientDone::Removed => true,
-        ClientDone::Nothing | ClientDone::Waits | ClientDone::Left | ClientDone::Failed => false,
-    }
+    matches!(done, ClientDone::Added | ClientDone::Updated | ClientDone::Removed)
 }
 
 /// What a client is called by its makers.

@@ -85,17 +85,7 @@ fn page(report: &WhyReport, when: &When, width: Option<usize>) -> String {
 /// The first line: how the server is.
 fn verdict(server: &ServerInfo) -> String {
     let ServerInfo { name, status, .. } = server;
-    let word = match status {
-        Status::Error => "down",
-        Status::Starting
-        | Status::Restarting
-        | Status::Running
-        | Status::Unhealthy
-        | Status::Waiting
-        | Status::Stopping
-        | Status::Stopped
-        | Status::Removing => status.as_str(),
-    };
+    let word = if *status == Status::Error { "down" } else { status.as_str() };
     let line = format!("{name} is {}", paint::status(*status)(word));
     match reason(server) {
         Some(reason) => format!("{line}: {reason}"),
@@ -199,11 +189,10 @@ fn next(server: &ServerInfo, when: &When) -> String {
         }
         (Status::Stopping, _) => "It is being stopped.".to_owned(),
         (Status::Removing, _) => "It is being stopped and removed.".to_owned(),
-        (Status::Stopped, _) => "Nothing, until you start it.".to_owned(),
         (Status::Error, _) if is_given_up(server) => {
             "It is started again when a client calls it, at most once in 5 minutes.".to_owned()
         }
-        (Status::Error, _) => "Nothing, until you start it.".to_owned(),
+        (Status::Stopped | Status::Error, _) => "Nothing, until you start it.".to_owned(),
     }
 }
 

@@ -72,7 +72,7 @@ pub(super) fn unit(
     for name in VARIABLES {
         if let Some(value) = var(name).filter(|value| !value.is_empty()) {
             let setting = quoted(&format!("{name}={}", writable(name, value)?));
-            env.push_str(&format!("Environment={setting}\n"));
+            env.extend(["Environment=", &setting, "\n"]);
         }
     }
     let text = format!(
