@@ -64,7 +64,7 @@ pub enum CallError {
     /// The connection ended before the answer.
     #[error("the connection to the daemon closed in the middle of the request")]
     Cut(#[source] Option<io::Error>),
-    /// The answer makes no sense.
+    /// The answer cannot be parsed.
     #[error("the daemon's answer cannot be read")]
     Garbled(#[source] serde_json::Error),
     /// The daemon answered with an error.

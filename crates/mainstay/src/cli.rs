@@ -1,4 +1,4 @@
-//! The words of the command line.
+//! The command line.
 
 use std::fmt::Write as _;
 

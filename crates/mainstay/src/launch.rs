@@ -1,8 +1,7 @@
 //! Starting the daemon on demand.
 //!
-//! The daemon gets its own session, nothing of ours but an allow-listed environment, and `/` as its
-//! directory, so it outlives the program that ran the command and keeps nothing of it alive. It says
-//! on stdout, in one line, how its start went, and lets go of all three streams.
+//! The daemon gets its own session, an allow-listed environment, and `/` as its directory, so it does not depend on the
+//! command that started it. It prints one line about its start to stdout, and closes all three streams.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -94,7 +93,7 @@ impl Launch {
 }
 
 impl Word {
-    /// Says it to whoever launched us.
+    /// Writes it to the process that started this daemon.
     pub(crate) fn say(&self, to: &mut impl Write) -> io::Result<()> {
         match self {
             Self::Ready => writeln!(to, "ready")?,

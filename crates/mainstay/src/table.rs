@@ -8,7 +8,7 @@ use crate::ui::paint;
 /// No column is cut to less than this.
 const NARROWEST: usize = 8;
 
-/// What stands between two columns.
+/// Blanks between two columns.
 const GAP: usize = 2;
 
 /// A cell of a table: its text and how it is painted once its column's width is known.

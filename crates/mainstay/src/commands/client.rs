@@ -153,8 +153,8 @@ async fn carry_out(
         Change::Remove => Request::DropClients { ids: ids.to_vec() },
     };
     let mut reports: Vec<ClientReport> = ctx.ask("asking the daemon", &request).await?;
-    // The daemon looks at the entries of all clients; nobody asked about the others. Trouble that is no
-    // client's concerns everybody.
+    // The daemon reports about all clients; those that were not asked for are left out. A report without a client is
+    // about the ledger and concerns all of them.
     reports.retain(|report| ids.contains(&report.client) || report.client.is_empty());
     Ok(reports)
 }

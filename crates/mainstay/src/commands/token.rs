@@ -13,7 +13,8 @@ use crate::ui::paint;
 /// Let others call your servers over HTTP
 ///
 /// Your own programs need no token. Other users of this machine, programs in containers and other machines
-/// do, and send it as `Authorization: Bearer TOKEN`. A token gives access only to the endpoints of servers (/NAME/mcp). A token for a single server is removed with it (`mainstay rm`).
+/// do, and send it as `Authorization: Bearer TOKEN`. A token gives access only to the endpoints of servers
+/// (/NAME/mcp). A token for a single server is removed with it (`mainstay rm`).
 ///
 /// Containers and other machines also need an address that they can reach: add one to `listen` in
 /// config.toml.

@@ -137,8 +137,8 @@ fn last_end(exit: &LastExit, when: &When) -> String {
     )
 }
 
-/// Whether a line of a log is one by which we mark where a run begins and ends, as in
-/// `--- run 7 started, pid 4711, ... ---` and `--- run 7, container 3f2a9c01b7d4 ---`. It is no word of
+/// Whether a line of a log is one with which Mainstay marks the beginning and end of a run, as in
+/// `--- run 7 started, pid 4711, ... ---` and `--- run 7, container 3f2a9c01b7d4 ---`. It was not written by
 /// the server.
 pub(super) fn is_marker(line: &str) -> bool {
     let inner = line.strip_prefix("--- run ").and_then(|line| line.strip_suffix(" ---"));

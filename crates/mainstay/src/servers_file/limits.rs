@@ -75,7 +75,7 @@ impl<'de> Deserialize<'de> for Capability {
     }
 }
 
-/// By hand, because an untagged enum could not tell what is wrong with a value.
+/// Written by hand, because an untagged enum does not say what is wrong with a value.
 impl<'de> Deserialize<'de> for Pids {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct PidsVisitor;

@@ -86,7 +86,7 @@ fn workload_from(
     }
 }
 
-/// Refuses words that are neither a flag's nor after `--`, and tells where they belong.
+/// Refuses arguments that are neither options nor after `--`, with a hint.
 fn no_stray(args: &Args) -> Result<(), CliError> {
     let Some(word) = args.stray.first() else { return Ok(()) };
     let help = match (&args.container.image, &args.remote.url) {
@@ -148,7 +148,7 @@ fn remote_from(
             "leave them out; give headers with --header-env",
         ));
     }
-    // What opens one server is not for another.
+    // Credentials of one server are not sent to another.
     let same = old.filter(|old| old.url.has_origin_of(url));
     let mut headers = same.map(|old| old.headers.clone()).unwrap_or_default();
     let mut variables = same.map(|old| old.variables.clone()).unwrap_or_default();

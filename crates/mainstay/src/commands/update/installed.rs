@@ -82,8 +82,7 @@ impl Installed {
         self.settle().map_err(failed(self.directory.clone()))
     }
 
-    /// Makes sure that the old program is in its place, whoever has to put it there. Nothing else is put
-    /// there.
+    /// Makes sure that the old program is in its place, and restores it if necessary.
     pub(super) fn restore(&self) -> io::Result<()> {
         if self.is_at(&self.path)? {
             return Ok(());
@@ -105,8 +104,8 @@ impl Installed {
         if same { Ok(true) } else { same_bytes(&self.file, other, ours.len()) }
     }
 
-    /// Which other program a process runs; none if it runs this one, or what had its name before, or if
-    /// the system does not tell.
+    /// Which other program a process runs; none if it runs this one or a previous one of its name, or if that is
+    /// unknown.
     pub(super) fn other_than(&self, pid: u32) -> Option<PathBuf> {
         if self.is_run_by(pid) {
             return None;
@@ -123,7 +122,7 @@ impl Installed {
         theirs.is_some() && theirs == identity(&self.path)
     }
 
-    /// Whether a process runs the old program, as far as the system tells.
+    /// Whether a process runs the old program; true if that is unknown.
     pub(super) fn was_run_by(&self, pid: u32) -> bool {
         File::open(program_of(pid))
             .and_then(|theirs| self.has_the_bytes_of(&theirs))
@@ -150,7 +149,7 @@ impl Installed {
         fs::rename(&kept, self.previous())
     }
 
-    /// Makes a file that nobody runs or reads yet, with the rights of the program.
+    /// Creates a file with the owner and mode of the program.
     fn occupy(&self, path: &Path) -> io::Result<(TempPath, File)> {
         remove(path)?;
         let file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
@@ -204,7 +203,7 @@ fn same_bytes(one: &File, other: &File, len: u64) -> io::Result<bool> {
     Ok(true)
 }
 
-/// A program's path as the kernel tells it, also when another file has taken its name since.
+/// A program's path without the kernel's mark of a deleted or replaced file.
 fn without_deletion(link: PathBuf) -> PathBuf {
     let text = link.as_os_str().as_encoded_bytes();
     match text.strip_suffix(b" (deleted)") {
