@@ -28,15 +28,6 @@ pub(crate) struct Launch {
     env: Vec<(OsString, OsString)>,
 }
 
-/// How a launch went.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Launched {
-    /// The daemon listens.
-    Ready,
-    /// Another daemon holds the state directory.
-    Taken,
-}
-
 /// What a daemon says about its own start, in one line on its stdout.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Word {
@@ -53,14 +44,15 @@ impl Launch {
         Self { exe, env: clean(env) }
     }
 
-    /// Starts a daemon and waits until it listens or says why it cannot.
-    pub(crate) async fn start(&self) -> Result<Launched, CliError> {
+    /// Starts a daemon and waits until it listens or reports why it cannot. False if another one has the state
+    /// directory.
+    pub(crate) async fn start(&self) -> Result<bool, CliError> {
         let launch = self.clone();
         let started = tokio::task::spawn_blocking(move || launch.start_blocking()).await;
         started.map_err(|error| not_started(error.to_string(), None))?
     }
 
-    fn start_blocking(&self) -> Result<Launched, CliError> {
+    fn start_blocking(&self) -> Result<bool, CliError> {
         let mut child = self
             .command()
             .spawn()
@@ -71,8 +63,8 @@ impl Launch {
             return Err(not_started(format!("it did not come up within {limit} s"), None));
         };
         match Word::parse(&line) {
-            Some(Word::Ready) => Ok(Launched::Ready),
-            Some(Word::Taken) => Ok(Launched::Taken),
+            Some(Word::Ready) => Ok(true),
+            Some(Word::Taken) => Ok(false),
             Some(Word::Failed(error)) => Err(not_started(error.message, error.help)),
             None => Err(not_started(failure_report(&mut child, &line), None)),
         }

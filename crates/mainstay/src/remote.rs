@@ -27,7 +27,7 @@ use tokio::time::{Instant, sleep};
 use crate::context::Context;
 use crate::error::CliError;
 use crate::failure_report::FailureReport;
-use crate::launch::{Launch, Launched, RUN_MARK};
+use crate::launch::{Launch, RUN_MARK};
 
 /// How a daemon refuses a request that it does not know.
 const NOT_UNDERSTOOD: &str = "the request cannot be understood";
@@ -248,16 +248,16 @@ impl Remote {
                 Err(error) if error.is_absence() || leads_nowhere(&error) => error,
                 Err(error) => return Err(self.error(error)),
             };
-            match launch.start().await? {
-                Launched::Ready => return self.finish(self.wait().await),
-                Launched::Taken if Instant::now() >= deadline => {
-                    return Err(self.instance.other_machine().map_or_else(
-                        || self.error(absence),
-                        |machine| CliError::OtherMachine { host_name: machine.host_name },
-                    ));
-                }
-                Launched::Taken => sleep(grace.every).await,
+            if launch.start().await? {
+                return self.finish(self.wait().await);
             }
+            if Instant::now() >= deadline {
+                return Err(self.instance.other_machine().map_or_else(
+                    || self.error(absence),
+                    |machine| CliError::OtherMachine { host_name: machine.host_name },
+                ));
+            }
+            sleep(grace.every).await;
         }
     }
 

@@ -30,22 +30,25 @@ enum Action {
     /// Add all servers to clients, also those that you run later
     ///
     /// Entries of Mainstay that were changed or removed by hand are restored.
-    Add(AddArgs),
+    Add {
+        #[command(flatten)]
+        which: AddWhich,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Remove all entries of Mainstay from clients' files
     ///
     /// Servers that you run later are not added to these clients.
     #[command(visible_alias = "rm")]
-    Remove(RemoveArgs),
+    Remove {
+        #[command(flatten)]
+        which: RemoveWhich,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     Show(show::Args),
-}
-
-#[derive(Debug, clap::Args)]
-struct AddArgs {
-    #[command(flatten)]
-    which: AddWhich,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -57,15 +60,6 @@ struct AddWhich {
     /// All clients that are installed
     #[arg(long)]
     all: bool,
-}
-
-#[derive(Debug, clap::Args)]
-struct RemoveArgs {
-    #[command(flatten)]
-    which: RemoveWhich,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -89,11 +83,11 @@ enum Change {
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     match args.action {
         Action::Ls(args) => ls::run(args, ctx).await,
-        Action::Add(AddArgs { which, json }) => {
+        Action::Add { which, json } => {
             let named = (!which.all).then_some(which.ids);
             change(Change::Add, named, json, ctx).await
         }
-        Action::Remove(RemoveArgs { which, json }) => {
+        Action::Remove { which, json } => {
             let named = (!which.all).then_some(which.ids);
             change(Change::Remove, named, json, ctx).await
         }

@@ -14,9 +14,6 @@ use tempfile::TempPath;
 
 use super::error::UpdateError;
 
-/// How much of two files is compared at a time.
-const CHUNK: usize = 64 * 1024;
-
 /// The program that an update replaces.
 #[derive(Debug)]
 pub(super) struct Installed {
@@ -189,18 +186,12 @@ fn remove(path: &Path) -> io::Result<()> {
 }
 
 fn same_bytes(one: &File, other: &File, len: u64) -> io::Result<bool> {
-    let (mut ours, mut theirs) = (vec![0; CHUNK], vec![0; CHUNK]);
-    let mut at = 0;
-    while at < len {
-        let step = usize::try_from(len - at).unwrap_or(CHUNK).min(CHUNK);
-        one.read_exact_at(&mut ours[..step], at)?;
-        other.read_exact_at(&mut theirs[..step], at)?;
-        if ours[..step] != theirs[..step] {
-            return Ok(false);
-        }
-        at += u64::try_from(step).expect("a chunk is short");
-    }
-    Ok(true)
+    let len = usize::try_from(len).map_err(io::Error::other)?;
+    let read = |file: &File| {
+        let mut bytes = vec![0; len];
+        file.read_exact_at(&mut bytes, 0).map(|()| bytes)
+    };
+    Ok(read(one)? == read(other)?)
 }
 
 /// A program's path without the kernel's mark of a deleted or replaced file.
