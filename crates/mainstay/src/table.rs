@@ -67,6 +67,12 @@ pub(crate) fn table(
     lay_out(terminal, &rows, essential)
 }
 
+/// Lines of `key: value`.
+pub(crate) fn facts<'a>(facts: impl IntoIterator<Item = (&'a str, Cell)>) -> String {
+    let row = |(key, value)| vec![Cell::painted(format!("{key}:"), paint::faint), value];
+    columns(&facts.into_iter().map(row).collect::<Vec<_>>())
+}
+
 /// [`table`] without a head, with every cell in full.
 pub(crate) fn columns(rows: &[Vec<Cell>]) -> String {
     columns_within(None, rows)

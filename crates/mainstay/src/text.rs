@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use mainstay_api::ServerInfo;
 use mainstay_core::human_duration;
 
-pub(crate) use crate::table::{Cell, Fit, columns, columns_within, table};
+pub(crate) use crate::table::{Cell, Fit, columns, columns_within, facts, table};
 pub(crate) use crate::terminal_text::plain_line as tame;
 
 /// Reads a duration as people write it.
