@@ -44,7 +44,9 @@ impl Versions {
     pub(super) async fn fail(&self, instance: &Instance) -> Result<(), BenchError> {
         let flawed = self.flawed();
         match instance.mainstay(&["update", "--from", &flawed.to_string_lossy()]).await {
-            Err(BenchError::Failed { stderr, .. }) if stderr.contains("is restored and running") => {
+            Err(BenchError::Failed { stderr, .. })
+                if stderr.contains("is restored and running") =>
+            {
                 Ok(())
             }
             Ok(_) => Err(BenchError::Wrong("an update to what cannot serve succeeded".to_owned())),

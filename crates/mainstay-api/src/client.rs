@@ -1,9 +1,8 @@
 //! The client's end of the control socket.
 //!
-//! The daemon speaks first. Until its hello has come no byte of a request is written, so that whatever
-//! goes wrong before it can be tried again without harm; whatever goes wrong after it cannot. With
-//! the listeners in the holder's hands a connection may stand while no daemon is there: then the
-//! hello is late, and waited for as long as the socket itself would be.
+//! The daemon speaks first. No byte of a request is written before its hello, so a failure before the hello can be
+//! retried safely, and a failure after it cannot. The holder owns the listener, so a connection may be accepted while
+//! no daemon runs: then the client waits for the hello as long as it would wait for the socket.
 
 use std::io;
 use std::os::unix::net::UnixStream as StdStream;
@@ -65,7 +64,7 @@ pub enum CallError {
     /// The connection ended before the answer.
     #[error("the connection to the daemon closed in the middle of the request")]
     Cut(#[source] Option<io::Error>),
-    /// The answer makes no sense.
+    /// The answer cannot be parsed.
     #[error("the daemon's answer cannot be read")]
     Garbled(#[source] serde_json::Error),
     /// The daemon answered with an error.
@@ -74,57 +73,32 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// Whether it means that nobody holds the socket at this moment, so that somebody may come.
+    /// Whether no process listens on the socket, so that a daemon may be started.
     pub fn is_absence(&self) -> bool {
-        match self {
-            Self::Unreachable(error) => is_transient(error.kind()),
-            Self::NoHello
-            | Self::Skew { .. }
-            | Self::Unsent(_)
-            | Self::Cut(_)
-            | Self::Garbled(_)
-            | Self::Api(_) => false,
-        }
-    }
-
-    /// Whether somebody holds the socket but no daemon has said hello, so that one may.
-    fn is_silence(&self) -> bool {
-        match self {
-            Self::NoHello => true,
-            Self::Unreachable(_)
-            | Self::Skew { .. }
-            | Self::Unsent(_)
-            | Self::Cut(_)
-            | Self::Garbled(_)
-            | Self::Api(_) => false,
-        }
+        matches!(self, Self::Unreachable(error) if is_transient(error.kind()))
     }
 }
 
-/// Whether a socket that cannot be connected to for this reason may soon be one that can: its file is
-/// not there, or nobody listens.
+/// Whether a failed connection to a socket may succeed soon: its file does not exist, or no process listens.
 pub fn is_transient(kind: io::ErrorKind) -> bool {
     matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
-/// Connects and waits for the hello. A daemon that is not there and one that closes the connection
-/// before its hello are waited for within `grace`; every other error is final at once, also one
-/// that the daemon gives in place of its hello. No byte of a request has been written by then, so
-/// trying again is always safe.
+/// Connects and waits for the hello. Retries within `grace` while no process listens or the connection closes before
+/// the hello; every other error is final, also one that the daemon sends instead of its hello.
 pub async fn connect_with_restart_grace(
     dial: Dial<'_>,
     grace: Grace,
 ) -> Result<Connection, CallError> {
-    connect_while(dial, grace, |error| error.is_absence() || error.is_silence()).await
+    connect_while(dial, grace, |error| error.is_absence() || matches!(error, CallError::NoHello))
+        .await
 }
 
-/// The same, for those who know what to do when nobody holds the socket: only the hello is waited
-/// for, and an absence is told at once.
+/// The same, but fails at once if no process listens.
 pub async fn connect_if_present(dial: Dial<'_>, grace: Grace) -> Result<Connection, CallError> {
-    connect_while(dial, grace, CallError::is_silence).await
+    connect_while(dial, grace, |error| matches!(error, CallError::NoHello)).await
 }
 
-/// Tries again as long as the grace lasts and the error is one that passes.
 async fn connect_while(
     dial: Dial<'_>,
     grace: Grace,
@@ -134,7 +108,7 @@ async fn connect_while(
     loop {
         let next_try = Instant::now() + grace.every;
         let greeted = match dial() {
-            // Whoever is met at the last moment gets the time to say it.
+            // A connection that is accepted at the last moment still gets time for its hello.
             Ok(stream) => Connection::greet(stream, deadline.max(next_try)).await,
             Err(error) => Err(undialled(error)),
         };
@@ -147,8 +121,7 @@ async fn connect_while(
     }
 }
 
-/// What it means that the socket could not be connected to. A queue that is full of connections
-/// shows that somebody holds the socket and nobody serves it: what is missing is the hello.
+/// A full queue of connections means that the holder listens and no daemon accepts: the hello is missing.
 fn undialled(error: io::Error) -> CallError {
     match error.kind() {
         io::ErrorKind::WouldBlock => CallError::NoHello,
@@ -204,8 +177,7 @@ impl Connection {
         Ok(self.stream.into_inner())
     }
 
-    /// Sends the request, hands the items to `each` as they come, those that came together in one go,
-    /// and reads the answer.
+    /// Sends the request, passes items to `each` in batches as they arrive, and reads the answer.
     pub async fn stream<I: DeserializeOwned, T: DeserializeOwned>(
         mut self,
         request: &Request,

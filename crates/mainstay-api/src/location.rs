@@ -78,8 +78,8 @@ impl Location {
         replace_file(state_dir, FILE, self)
     }
 
-    /// Whether the run directory can be in use: on this machine, since this boot, by this instance rather than one whose
-    /// state directory was copied, and in a directory that is still there.
+    /// Whether the run directory can be in use: on this machine, since this boot, by this instance rather than one
+    /// whose state directory was copied, and in a directory that is still there.
     fn applies_to(&self, instance: &Instance) -> bool {
         self.machine.is_same_boot(&Machine::current())
             && self.state_dir == instance.state_dir
@@ -150,7 +150,8 @@ impl Instance {
     }
 }
 
-/// The run directory of a daemon up to 0.1.0, which followed `XDG_RUNTIME_DIR`. It and its servers may still be running.
+/// The run directory of a daemon up to 0.1.0, which followed `XDG_RUNTIME_DIR`. It and its servers may still be
+/// running.
 fn earlier_run_dir(get: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let runtime = get("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute())?;
     let run_dir = runtime.join("mainstay");

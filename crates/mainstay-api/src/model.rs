@@ -1,4 +1,4 @@
-//! What the daemon tells about itself and its servers. These are the shapes that `--json` prints.
+//! Types about the daemon and its servers, as `--json` prints them.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -29,11 +29,11 @@ pub struct ServerInfo {
     pub url: Option<String>,
     /// The number of its present or last run.
     pub generation: u64,
-    /// Restarts charged since the last reset.
+    /// Restarts since the last reset that count toward the limit.
     pub restarts: u32,
-    /// Charged restarts after which it is given up.
+    /// The limit of these restarts, after which Mainstay gives up.
     pub restart_max: u32,
-    /// All restarts that nobody asked for. A stable run does not reset this.
+    /// All automatic restarts. A stable run does not reset this.
     pub restarts_total: u64,
     /// When the last of those restarts was decided on.
     #[serde(default)]
@@ -61,7 +61,8 @@ pub struct ServerInfo {
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LastExit {
-    /// The cause in one word: `exited`, `hung`, `not-ready`, `stopped`, `engine-away`, `machine-restarted`, `cannot-start`,
+    /// The cause in one word: `exited`, `hung`, `not-ready`, `stopped`, `engine-away`, `machine-restarted`,
+    /// `cannot-start`,
     /// `asked`, ...
     pub cause: String,
     /// The cause as a sentence.
@@ -105,7 +106,7 @@ pub struct StatusReport {
     pub headers: Option<Vec<String>>,
     /// When it is started again.
     pub restart: RestartPolicy,
-    /// How Mainstay stands between it and its clients.
+    /// Settings of the proxy.
     #[serde(default)]
     pub proxy: ProxySettings,
     /// When its entries in clients' files are removed and added again.
@@ -197,7 +198,7 @@ pub struct WhyReport {
     pub stdout: Vec<String>,
     /// Where its whole log is.
     pub log: PathBuf,
-    /// The ids of the clients that are to have an entry for it. None from a daemon that does not tell.
+    /// The ids of the clients that should have an entry for it. Older daemons do not send them.
     #[serde(default)]
     pub clients: Option<BTreeSet<String>>,
 }
@@ -221,10 +222,10 @@ pub struct EventRecord {
 }
 
 impl EventRecord {
-    /// The word for events that tell what was decided for a client's request.
+    /// Events about a client's request.
     pub const REQUEST: &str = "request";
 
-    /// The word for events that tell what was done to a client's file.
+    /// Events about a client's file.
     pub const CLIENT: &str = "client";
 }
 

@@ -1,4 +1,4 @@
-//! What is said on the control socket.
+//! The protocol of the control socket.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -83,22 +83,22 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         since: Option<Timestamp>,
     },
-    /// Turns servers on. Answer: [`crate::Outcome`] for each.
+    /// Starts servers. Answer: [`crate::Outcome`] for each.
     Start {
         /// Which ones.
         which: Which,
     },
-    /// Turns servers off and waits until they are. Answer: [`crate::Outcome`] for each.
+    /// Stops servers and waits for their end. Answer: [`crate::Outcome`] for each.
     Stop {
         /// Which ones.
         which: Which,
     },
-    /// Starts servers anew, with a clean slate. Answer: [`crate::Outcome`] for each.
+    /// Restarts servers and resets their restart counters. Answer: [`crate::Outcome`] for each.
     Restart {
         /// Which ones.
         which: Which,
     },
-    /// Ends servers and forgets them. Answer: [`crate::Outcome`] for each.
+    /// Stops servers and removes them. Answer: [`crate::Outcome`] for each.
     Remove {
         /// Which ones.
         which: Which,
@@ -109,12 +109,12 @@ pub enum Request {
         name: ServerName,
         /// Only that many of the last lines that are wanted.
         tail: Option<usize>,
-        /// Whether to go on with new lines as they come.
+        /// Whether to keep sending new lines.
         follow: bool,
         /// Only lines that were written then or later.
         #[serde(default)]
         since: Option<Timestamp>,
-        /// Print only lines that match this regular expression.
+        /// Only lines that match this regular expression.
         #[serde(default)]
         grep: Option<String>,
     },
@@ -124,7 +124,7 @@ pub enum Request {
         name: Option<ServerName>,
         /// Only that many of the last ones.
         tail: Option<usize>,
-        /// Whether to go on with new ones as they come.
+        /// Whether to keep sending new ones.
         follow: bool,
     },
     /// The tools that a server offers. Answer: a JSON array, as the server described them.
@@ -141,15 +141,15 @@ pub enum Request {
         /// Its arguments: a JSON object.
         arguments: Box<RawValue>,
     },
-    /// Turns the connection into one to the HTTP listener, for `mainstay connect`. Answer: null; after it the connection
-    /// carries HTTP/1.1, and the MCP endpoint of the server is at `/NAME/mcp`.
+    /// Turns the connection into one to the HTTP listener, for `mainstay connect`. Answer: null; after it the
+    /// connection carries HTTP/1.1, and the MCP endpoint of the server is at `/NAME/mcp`.
     Http {
         /// Which server.
         name: ServerName,
     },
-    /// Becomes a client of a server, as `mainstay connect` of version 0.1.0 does. Answer: [`crate::Connected`]; after it
-    /// the connection carries JSON-RPC messages of at most [`MAX_MESSAGE`] bytes both ways, a line each, until one side
-    /// closes it.
+    /// Becomes a client of a server, as `mainstay connect` of version 0.1.0 does. Answer: [`crate::Connected`]; after
+    /// it the connection carries JSON-RPC messages of at most [`MAX_MESSAGE`] bytes both ways, a line each, until one
+    /// side closes it.
     Connect {
         /// Which server.
         name: ServerName,
@@ -165,10 +165,9 @@ pub enum Request {
         /// Their streams: the ids of sessions, and numbers.
         streams: Vec<(String, u64)>,
     },
-    /// Has another daemon take this one's place, with no connection refused in between. Answered with
-    /// `null` when the other one is prepared and this one gives way, which is before the other one serves; or
-    /// with an error, if it cannot be, and this one goes on. Whether the other one came up is told by
-    /// [`crate::DaemonInfo`]: its `number`, and `replacement_failed`.
+    /// Replaces this daemon by another one, with no connection refused in between. Answer: null when the other one is
+    /// prepared and this one hands over, which is before the other one serves; or an error, and this one continues.
+    /// [`crate::DaemonInfo`] (`number`, `replacement_failed`) shows whether the other one serves.
     Reload {
         /// Its program; none means the same as this one's.
         exe: Option<PathBuf>,
@@ -180,9 +179,8 @@ pub enum Request {
         /// Where those are looked for that were never chosen.
         around: Around,
     },
-    /// Chooses clients: they get entries for all servers that name no clients of their own, now and
-    /// from now on. Entries of Mainstay that were changed or removed by hand are restored. Answer:
-    /// [`crate::ClientReport`] for each client and server.
+    /// Adds clients: they get entries for all servers that name no clients, also for later ones. Entries of Mainstay
+    /// that were changed or removed by hand are restored. Answer: [`crate::ClientReport`] for each client and server.
     ChooseClients {
         /// Their ids. One that is unknown or not installed fails the whole request before anything
         /// is done.
@@ -190,7 +188,7 @@ pub enum Request {
         /// Where they are looked for, now and from now on.
         around: Around,
     },
-    /// Chooses clients no longer, and takes all our entries out of their files. Answer:
+    /// Removes clients, and all entries of Mainstay from their files. Answer:
     /// [`crate::ClientReport`] for each client and server.
     DropClients {
         /// Their ids. An unknown one fails the whole request before anything is done.
@@ -295,8 +293,7 @@ pub enum Frame {
 pub enum Farewell {
     /// Another daemon takes its place.
     Leaving {
-        /// How many of the client's lines on this connection it has taken. Of the later ones nobody
-        /// has seen anything: they are for the next daemon to hear.
+        /// How many of the client's lines on this connection were read. The later ones are for the next daemon.
         taken: u64,
     },
 }

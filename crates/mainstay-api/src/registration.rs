@@ -1,4 +1,4 @@
-//! What the daemon tells about clients and their files. These are the shapes that `--json` prints.
+//! Types about clients and their files, as `--json` prints them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ pub struct ClientInfo {
     pub file: PathBuf,
     /// Whether that file exists.
     pub exists: bool,
-    /// The entries in its file; then those of ours that are not in it.
+    /// The entries in its file; then those of Mainstay that are not in it.
     pub entries: Vec<ClientEntry>,
     /// Why its file cannot be read, or not be written although entries are to be in it.
     pub problem: Option<String>,
@@ -34,20 +34,20 @@ pub struct ClientInfo {
 /// One entry of a client's file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClientEntry {
-    /// Its name, which is the server's if it is ours.
+    /// Its name; for an entry of Mainstay, that of the server.
     pub name: String,
-    /// Whose it is, and how it stands.
+    /// Who wrote it, and its state.
     pub standing: EntryStanding,
-    /// Whether one of our servers is to have an entry of this name here.
+    /// Whether a server should have an entry of this name here.
     #[serde(default)]
     pub wanted: bool,
-    /// Whether it is somebody else's and leads to our server all the same.
+    /// Whether it is the user's own entry for a server of Mainstay.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leads_to_server: bool,
-    /// Those of our fields that say something else than what we wrote.
+    /// Fields of Mainstay with changed values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drifted: Vec<String>,
-    /// Our fields in it, if it is ours and in the file.
+    /// The fields that Mainstay wrote, if the entry is in the file.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub says: BTreeMap<String, Value>,
     /// The names of the user's own fields in it; their values may be secrets and are not shown.
@@ -55,21 +55,21 @@ pub struct ClientEntry {
     pub own_fields: Vec<String>,
 }
 
-/// Whose an entry is, and how it stands.
+/// Who wrote an entry, and its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum EntryStanding {
-    /// It is ours, as we wrote it.
+    /// As Mainstay wrote it.
     Ours,
-    /// It is ours, but somebody changed some of our fields.
+    /// Written by Mainstay, but some of its fields were changed.
     Drifted,
-    /// It is ours, and taken out: it is added again when the server is ready.
+    /// Removed by Mainstay until the server is ready.
     Away,
-    /// It was ours, and somebody took it out.
+    /// Written by Mainstay, and removed by hand.
     Withdrawn,
-    /// It is ours and meant to be there, but is not.
+    /// It should be there, but is not.
     Missing,
-    /// It is somebody else's.
+    /// The user's own entry.
     Foreign,
 }
 
@@ -82,7 +82,7 @@ pub struct Registration {
     pub product: String,
     /// Its file.
     pub file: PathBuf,
-    /// How the entry stands.
+    /// The state of the entry.
     pub standing: EntryStanding,
 }
 
@@ -105,7 +105,7 @@ pub struct ClientReport {
 pub enum ClientDone {
     /// The entry was added, or added again.
     Added,
-    /// It was brought up to date.
+    /// It was updated.
     Updated,
     /// It was removed.
     Removed,
@@ -113,23 +113,15 @@ pub enum ClientDone {
     Nothing,
     /// It is added once the server is ready.
     Waits,
-    /// It was left alone, because it is not ours or was changed or removed by hand.
+    /// It was not changed, because it is the user's own, or was changed or removed by hand.
     Left,
     /// It could not be done.
     Failed,
 }
 
 impl ClientDone {
-    /// Whether a person should hear of it.
+    /// Whether it is reported to the user.
     pub fn is_worth_telling(self) -> bool {
-        match self {
-            Self::Added
-            | Self::Updated
-            | Self::Removed
-            | Self::Waits
-            | Self::Left
-            | Self::Failed => true,
-            Self::Nothing => false,
-        }
+        self != Self::Nothing
     }
 }

@@ -1,7 +1,8 @@
 //! The mark of `mainstay daemon stop` in the state directory.
 //!
 //! While it is there, only commands that ask for servers start a daemon. It counts until the machine is rebooted, and
-//! every daemon that starts removes it. A signal leaves no mark: service managers and `kill` end a daemon that is wanted.
+//! every daemon that starts removes it. A signal leaves no mark: service managers and `kill` end a daemon that is
+//! wanted.
 
 use std::fs;
 use std::io;

@@ -42,7 +42,7 @@ pub(crate) async fn converse(stream: UnixStream, service: Arc<Service>, received
     if !same_user {
         tracing::warn!("another user tried to reach the control socket");
         let message = "this daemon belongs to another user";
-        // Whether it is heard is the other's affair.
+        // An error of the other side is ignored.
         let help = "set MAINSTAY_HOME to a directory of yours to run your own";
         peer.fail(ApiError::new(ErrorKind::Invalid, message).with_help(help)).await.ok();
         return;

@@ -242,7 +242,7 @@ impl Service {
         found
     }
 
-    /// Tells why a server is not up yet, whenever that changes, until it has settled.
+    /// Reports why a server is not ready, whenever that changes, until it is ready or has failed.
     async fn settle(
         &self,
         name: &ServerName,
@@ -316,10 +316,10 @@ impl Service {
         }
     }
 
-    /// A session of our own user's, like any client's.
+    /// A session for commands, like that of any client.
     async fn local(&self, name: &ServerName) -> Result<Local, ApiError> {
         let handle = self.find(name).await?;
-        // A given-up server may try again when somebody wants it.
+        // A server that Mainstay has given up may get another attempt.
         handle.inbox.send(Message::Demand).await.ok();
         let hub = self.gateway.servers.get(name.as_str());
         let hub = hub.ok_or_else(|| just_removed(name))?;

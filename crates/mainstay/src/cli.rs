@@ -1,4 +1,4 @@
-//! The words of the command line.
+//! The command line.
 
 use std::fmt::Write as _;
 
@@ -24,7 +24,10 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ("Mainstay itself", &["daemon", "service", "update", "doctor", "completions", "man", "demo"]),
 ];
 
-/// Mainstay keeps MCP servers alive for AI clients.
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 usage, 3 no such server, \
+                          4 daemon unreachable, 130 interrupted";
+
+/// Mainstay keeps MCP servers running for AI clients.
 #[derive(Debug, Parser)]
 #[command(
     name = "mainstay",
@@ -33,6 +36,8 @@ const GROUPS: [(&str, &[&str]); 5] = [
     disable_help_subcommand = true,
     max_term_width = 100,
     override_help = help(),
+    // For the man page.
+    after_help = EXIT_CODES,
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -90,7 +95,7 @@ fn help() -> String {
     let literal = STYLES.get_literal();
     let commands = Command::augment_subcommands(clap::Command::new("mainstay"));
     let mut text = format!(
-        "Mainstay keeps MCP servers alive for AI clients.\n\n  \
+        "Mainstay keeps MCP servers running for AI clients.\n\n  \
          {literal}mainstay run time -- uvx mcp-server-time{literal:#}\n\n\
          runs a server and restarts it when it ends. `mainstay why time` explains what happened.\n\n\
          {head}Usage:{head:#} {literal}mainstay{literal:#} <COMMAND>\n"
@@ -108,8 +113,7 @@ fn help() -> String {
         "\n{head}Options:{head:#}\n  \
          {literal}-h, --help{literal:#}     Print help; `mainstay COMMAND --help` describes a command\n  \
          {literal}-V, --version{literal:#}  Print the version\n\n\
-         {head}Exit codes:{head:#} 0 done, 1 failed, 2 usage, 3 no such server, \
-         4 daemon unreachable, 130 interrupted\n"
+         {EXIT_CODES}\n"
     );
     text
 }

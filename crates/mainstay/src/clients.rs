@@ -1,5 +1,4 @@
-//! Clients as the command line speaks of them: their ids, where they are looked for, and what was done to
-//! their files.
+//! AI clients in commands: their ids, where their files are, and what was done to them.
 
 mod id;
 mod notice;
@@ -27,7 +26,7 @@ pub(crate) fn around(caller: &Caller) -> Around {
     }
 }
 
-/// Says how to choose a client, unless there were servers before these: then it was said.
+/// Says how to add a client, but only with the first servers.
 pub(crate) async fn say_none_chosen<'a>(
     specs: &[ServerSpec],
     reports: impl IntoIterator<Item = &'a ClientReport>,
@@ -40,7 +39,7 @@ pub(crate) async fn say_none_chosen<'a>(
     }
 }
 
-/// What is said to somebody whose servers are for the chosen clients, when there are none.
+/// The hint for servers that go to all added clients, if no client was added.
 fn none_chosen<'a>(
     specs: &[ServerSpec],
     reports: impl IntoIterator<Item = &'a ClientReport>,
@@ -56,7 +55,7 @@ pub(crate) mod tests {
     pub(crate) use super::problem::tests::{client, entry};
     use super::*;
 
-    /// What the daemon tells of one client and one server.
+    /// A report about one client and one server.
     pub(crate) fn report(client: &str, done: ClientDone, text: &str) -> ClientReport {
         let server = "time".parse().unwrap();
         ClientReport { client: client.to_owned(), server, done, text: text.to_owned() }

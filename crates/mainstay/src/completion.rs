@@ -24,7 +24,7 @@ use crate::remote::Remote;
 /// The variable with which the script asks for completions.
 const VARIABLE: &str = "MAINSTAY_COMPLETE";
 
-/// Whoever presses Tab does not wait longer.
+/// Completion must not delay the shell for longer.
 const LIMIT: Duration = Duration::from_secs(1);
 
 /// Answers a shell that asks for completions. False if this is another kind of run.

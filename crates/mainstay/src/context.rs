@@ -1,4 +1,4 @@
-//! What this program was given: environment, directory, clock and terminal, each read in one place.
+//! The environment of a command: variables, directory, clock and terminal, each read in one place.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub(crate) struct Context {
     pub(crate) ui: Ui,
 }
 
-/// Whoever ran the command: where, and with which environment.
+/// The user's shell: its variables and its directory.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Caller {
     pub(crate) env: Vec<(OsString, OsString)>,

@@ -1,8 +1,7 @@
 //! Where the caller's container engine is reached.
 //!
-//! The daemon finds an engine by itself, but it does not know the caller's environment: whoever has
-//! pointed their own tools elsewhere, with `DOCKER_HOST`, `CONTAINER_HOST` or a Docker context, means
-//! that engine here too. What is chosen is stored with the server.
+//! The daemon finds an engine by itself, but does not know the caller's environment. An engine that the caller's
+//! tools use (`DOCKER_HOST`, `CONTAINER_HOST` or a Docker context) is used here too, and stored with the server.
 
 use mainstay_core::{ServerSpec, Workload};
 use mainstay_daemon::discover::{self, Env, Files, Unusable};
@@ -10,7 +9,7 @@ use mainstay_daemon::discover::{self, Env, Files, Unusable};
 use crate::context::Caller;
 use crate::error::CliError;
 
-/// What to do about an engine that is named in vain.
+/// Help for an engine that cannot be used.
 pub(crate) const HELP: &str =
     "fix it (`docker context ls` lists all contexts), or set DOCKER_HOST to the engine's address";
 
@@ -20,7 +19,7 @@ impl From<Unusable> for CliError {
     }
 }
 
-/// Notes the caller's engine in the spec of a container that names none.
+/// Stores the caller's engine in the spec of a container that has none.
 pub(crate) fn settle(
     spec: &mut ServerSpec,
     caller: &Caller,

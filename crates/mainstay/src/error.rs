@@ -1,4 +1,4 @@
-//! What can go wrong for the user of the command line, and the exit code that says so.
+//! Errors of the command line and their exit codes.
 
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind::PermissionDenied};
@@ -21,7 +21,7 @@ pub(crate) enum Exit {
     Done = 0,
     /// It failed.
     Failed = 1,
-    /// It was asked in a way that makes no sense.
+    /// The arguments are invalid.
     Usage = 2,
     /// There is no server of that name.
     NoSuchServer = 3,
@@ -37,10 +37,10 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why a command did not do what it was asked.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error, Diagnostic)]
 pub(crate) enum CliError {
-    /// The arguments make no sense.
+    /// The arguments are invalid.
     #[error("{message}")]
     Usage {
         message: String,
@@ -55,7 +55,7 @@ pub(crate) enum CliError {
     #[error(transparent)]
     #[diagnostic(help("fix it, or move it away"))]
     Settings(#[from] SettingsError),
-    /// The address for clients makes no sense.
+    /// `MAINSTAY_LISTEN` is invalid.
     #[error("MAINSTAY_LISTEN: {0}")]
     #[diagnostic(help("{}", .0.help()))]
     Listen(#[from] ListenError),
@@ -103,7 +103,7 @@ pub(crate) enum CliError {
         "stop it there with `mainstay daemon stop`, or set MAINSTAY_HOME to a local directory"
     ))]
     OtherMachine { host_name: String },
-    /// The daemon is not there, and whoever asks for it would take it along at its end.
+    /// No daemon runs, and one started by a server would end with it.
     #[error("a server cannot start the daemon that supervises it")]
     #[diagnostic(help("run `mainstay daemon start` in a terminal"))]
     Supervised,
@@ -129,7 +129,7 @@ pub(crate) enum CliError {
         "the daemon may have restarted; the request may have been executed, so repeat it only if that is safe"
     ))]
     Cut { source: Option<io::Error> },
-    /// The answer makes no sense.
+    /// The answer cannot be parsed.
     #[error("the daemon's answer cannot be read")]
     #[diagnostic(help("compare the versions: `mainstay daemon status`, `mainstay --version`"))]
     Garbled { source: serde_json::Error },
@@ -143,13 +143,13 @@ pub(crate) enum CliError {
         #[help]
         help: Option<String>,
     },
-    /// A file or the terminal failed us.
+    /// A file or the terminal failed.
     #[error("{what}")]
     Io { what: String, source: io::Error },
-    /// Whoever read our output has heard enough.
+    /// The reader of the output closed it.
     #[error("the output was closed")]
     OutputClosed,
-    /// The answer is on stdout already; only the exit code is left to say.
+    /// The answer has been printed; only the exit code is left.
     #[error("answered")]
     Answered(Exit),
 }
@@ -194,39 +194,14 @@ impl CliError {
         }
     }
 
-    /// Whether asking again later may help one who has been served before: the daemon is away, cannot be
-    /// started or is too busy at the moment.
+    /// Whether a client that was connected before may try again later: the daemon is away, cannot be started, or is too
+    /// busy at the moment.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::Unreachable { source, .. } => is_transient(source.kind()),
-            Self::NoHello { .. }
-            | Self::Unsent { .. }
-            | Self::Cut { .. }
-            | Self::NotStarted { .. }
-            | Self::Failing { .. }
-            | Self::Stopped
-            | Self::OutdatedDaemon { .. }
-            | Self::OtherMachine { .. } => true,
-            Self::Api(error) => match error.kind {
-                ErrorKind::Unavailable | ErrorKind::Internal => true,
-                ErrorKind::NoSuchServer
-                | ErrorKind::Invalid
-                | ErrorKind::NameTaken
-                | ErrorKind::NoImage
-                | ErrorKind::Server => false,
-            },
-            Self::Usage { .. }
-            | Self::Instance(_)
-            | Self::Settings(_)
-            | Self::Listen(_)
-            | Self::Denied { .. }
-            | Self::Supervised
-            | Self::Skew { .. }
-            | Self::Garbled { .. }
-            | Self::Failed { .. }
-            | Self::Io { .. }
-            | Self::OutputClosed
-            | Self::Answered(_) => false,
+            Self::Api(error) => matches!(error.kind, ErrorKind::Unavailable | ErrorKind::Internal),
+            Self::Denied { .. } | Self::Supervised | Self::Skew { .. } | Self::Answered(_) => false,
+            error => error.exit() == Exit::Unreachable,
         }
     }
 
@@ -245,16 +220,9 @@ impl CliError {
             | Self::OutdatedDaemon { .. }
             | Self::Unsent { .. }
             | Self::Cut { .. } => Exit::Unreachable,
-            Self::Api(error) => match error.kind {
-                ErrorKind::NoSuchServer => Exit::NoSuchServer,
-                ErrorKind::Invalid
-                | ErrorKind::NameTaken
-                | ErrorKind::Unavailable
-                | ErrorKind::NoImage
-                | ErrorKind::Server
-                | ErrorKind::Internal => Exit::Failed,
-            },
-            Self::Instance(_)
+            Self::Api(error) if error.kind == ErrorKind::NoSuchServer => Exit::NoSuchServer,
+            Self::Api(_)
+            | Self::Instance(_)
             | Self::Settings(_)
             | Self::Listen(_)
             | Self::Garbled { .. }
@@ -275,38 +243,13 @@ impl CliError {
 
     /// What the user can do about it.
     pub(crate) fn advice(&self) -> Option<String> {
-        match self {
-            Self::Api(error) => error.help.clone().or_else(|| match error.kind {
-                ErrorKind::NoSuchServer => Some("`mainstay ls -a` lists all servers".to_owned()),
-                ErrorKind::NameTaken => Some("choose another name, or give `--replace`".to_owned()),
-                ErrorKind::Invalid
-                | ErrorKind::Unavailable
-                | ErrorKind::NoImage
-                | ErrorKind::Server
-                | ErrorKind::Internal => None,
-            }),
-            Self::Usage { .. }
-            | Self::Instance(_)
-            | Self::Settings(_)
-            | Self::Listen(_)
-            | Self::Unreachable { .. }
-            | Self::Denied { .. }
-            | Self::NoHello { .. }
-            | Self::NotStarted { .. }
-            | Self::Failing { .. }
-            | Self::Stopped
-            | Self::OtherMachine { .. }
-            | Self::Supervised
-            | Self::OutdatedDaemon { .. }
-            | Self::Skew { .. }
-            | Self::Unsent { .. }
-            | Self::Cut { .. }
-            | Self::Garbled { .. }
-            | Self::Failed { .. }
-            | Self::Io { .. }
-            | Self::OutputClosed
-            | Self::Answered(_) => self.help().map(|help| help.to_string()),
-        }
+        let Self::Api(error) = self else { return self.help().map(|help| help.to_string()) };
+        let usual = match error.kind {
+            ErrorKind::NoSuchServer => Some("`mainstay ls -a` lists all servers"),
+            ErrorKind::NameTaken => Some("choose another name, or give `--replace`"),
+            _ => None,
+        };
+        error.help.clone().or_else(|| usual.map(str::to_owned))
     }
 
     /// The error as programs read it, with `--json`. None if there is nothing left to say.

@@ -26,13 +26,13 @@ pub(crate) struct FailureReport {
 }
 
 impl FailureReport {
-    /// Those of the last of several daemons that failed, if no other one has served since.
+    /// The report of the last daemon that failed, if no other one has served since.
     pub(crate) fn left_in(run_dir: &Path) -> Option<Self> {
         let words = read(&run_dir.join(FAILURE_REPORT)).ok()?;
         Some(Self::parse(&String::from_utf8_lossy(&words)))
     }
 
-    /// Words as they travel between programs: an error of ours may be among them.
+    /// Parses a report, which may contain an [`ApiError`] as JSON.
     pub(crate) fn parse(words: &str) -> Self {
         Self::with_error(words)
             .unwrap_or_else(|| Self { message: words.trim().to_owned(), help: None })

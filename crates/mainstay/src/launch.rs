@@ -1,8 +1,7 @@
 //! Starting the daemon on demand.
 //!
-//! The daemon gets its own session, nothing of ours but an allow-listed environment, and `/` as its
-//! directory, so it outlives the program that ran the command and keeps nothing of it alive. It says
-//! on stdout, in one line, how its start went, and lets go of all three streams.
+//! The daemon gets its own session, an allow-listed environment, and `/` as its directory, so it does not depend on the
+//! command that started it. It prints one line about its start to stdout, and closes all three streams.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -26,15 +25,6 @@ pub(crate) struct Launch {
     env: Vec<(OsString, OsString)>,
 }
 
-/// How a launch went.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Launched {
-    /// The daemon listens.
-    Ready,
-    /// Another daemon holds the state directory.
-    Taken,
-}
-
 /// What a daemon says about its own start, in one line on its stdout.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Word {
@@ -51,14 +41,15 @@ impl Launch {
         Self { exe, env: clean(env) }
     }
 
-    /// Starts a daemon and waits until it listens or says why it cannot.
-    pub(crate) async fn start(&self) -> Result<Launched, CliError> {
+    /// Starts a daemon and waits until it listens or reports why it cannot. False if another one has the state
+    /// directory.
+    pub(crate) async fn start(&self) -> Result<bool, CliError> {
         let launch = self.clone();
         let started = tokio::task::spawn_blocking(move || launch.start_blocking()).await;
         started.map_err(|error| not_started(error.to_string(), None))?
     }
 
-    fn start_blocking(&self) -> Result<Launched, CliError> {
+    fn start_blocking(&self) -> Result<bool, CliError> {
         let mut child = self
             .command()
             .spawn()
@@ -69,8 +60,8 @@ impl Launch {
             return Err(not_started(format!("it did not come up within {limit} s"), None));
         };
         match Word::parse(&line) {
-            Some(Word::Ready) => Ok(Launched::Ready),
-            Some(Word::Taken) => Ok(Launched::Taken),
+            Some(Word::Ready) => Ok(true),
+            Some(Word::Taken) => Ok(false),
             Some(Word::Failed(error)) => Err(not_started(error.message, error.help)),
             None => Err(not_started(failure_report(&mut child, &line), None)),
         }
@@ -91,7 +82,7 @@ impl Launch {
 }
 
 impl Word {
-    /// Says it to whoever launched us.
+    /// Writes it to the process that started this daemon.
     pub(crate) fn say(&self, to: &mut impl Write) -> io::Result<()> {
         match self {
             Self::Ready => writeln!(to, "ready")?,

@@ -35,7 +35,7 @@ use mainstay_daemon::TAKE_OVER;
 use mainstay_hold::shim_search::SHIM_COMMAND;
 
 use crate::cli::{Cli, Command};
-use crate::commands::update::REHEARSE;
+use crate::commands::update::TRIAL;
 use crate::commands::{daemon, update};
 use crate::context::Context;
 use crate::error::{CliError, Exit};
@@ -43,8 +43,7 @@ use crate::error::{CliError, Exit};
 fn main() -> ExitCode {
     abort_on_panic();
     let args: Vec<OsString> = std::env::args_os().collect();
-    // The programs inside this one come first: there may be hundreds of shims, and nothing of
-    // the command line should take up memory in them.
+    // Internal programs come first: there may be hundreds of shims, and the command line should not use memory there.
     match (args.get(1).and_then(|word| word.to_str()), args.get(2)) {
         (Some(SHIM_COMMAND), Some(run_dir)) => {
             return mainstay_hold::shim::main(Path::new(run_dir));
@@ -55,9 +54,9 @@ fn main() -> ExitCode {
             let take_over = |ctx: Context| daemon::take_over(&ctx, foreground);
             return finish(Context::of_this_process().and_then(take_over));
         }
-        (Some(REHEARSE), Some(dir)) => {
-            let rehearse = |mut ctx| update::rehearse(&mut ctx, Path::new(dir));
-            return finish(Context::of_this_process().and_then(rehearse));
+        (Some(TRIAL), Some(dir)) => {
+            let trial = |mut ctx| update::make_trial_run(&mut ctx, Path::new(dir));
+            return finish(Context::of_this_process().and_then(trial));
         }
         _ => {}
     }
@@ -108,14 +107,14 @@ fn run(command: Command) -> Result<(), CliError> {
                 .build()
                 .map_err(CliError::io("the runtime cannot be started"))?;
             let done = runtime.block_on(commands::run(command, &mut ctx));
-            // A launch that is still waiting for its daemon must not keep us.
+            // A launch that is still waiting for its daemon must not delay the exit.
             runtime.shutdown_background();
             done
         }
     }
 }
 
-/// Whether the command is to print JSON: what comes after `--` is for somebody else.
+/// Whether `--json` is given, before a `--`.
 fn wants_json(args: &[OsString]) -> bool {
     args.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--json")
 }

@@ -27,7 +27,7 @@ use tokio::time::{Instant, sleep};
 use crate::context::Context;
 use crate::error::CliError;
 use crate::failure_report::FailureReport;
-use crate::launch::{Launch, Launched, RUN_MARK};
+use crate::launch::{Launch, RUN_MARK};
 
 /// How a daemon refuses a request that it does not know.
 const NOT_UNDERSTOOD: &str = "the request cannot be understood";
@@ -142,7 +142,7 @@ impl Remote {
         }
     }
 
-    /// Starts the daemon at the user's wish. False if it is running already.
+    /// Starts the daemon. False if it is running already.
     pub(crate) async fn start(&self) -> Result<bool, CliError> {
         if self.probe().await?.is_some() {
             return Ok(false);
@@ -178,8 +178,8 @@ impl Remote {
         let _disk_is_broken = self.instance.clear_stopped();
     }
 
-    /// Connects to the daemon if there is one. Never starts it. While somebody has the lock of the instance, the socket is
-    /// only away: it was removed and is bound again, or its daemon is ending.
+    /// Connects to the daemon if there is one. Never starts it. While a holder has the lock of the instance, the
+    /// socket is absent only for a moment: it was removed and is bound again, or its daemon is ending.
     pub(crate) async fn probe(&self) -> Result<Option<Connection>, CliError> {
         let deadline = Instant::now() + Grace::default().total;
         loop {
@@ -193,7 +193,7 @@ impl Remote {
         }
     }
 
-    /// The daemon's own words about itself, if there is one. Never starts it.
+    /// Asks the daemon about itself, if there is one. Never starts it.
     pub(crate) async fn inspect(&self) -> Result<Option<DaemonInfo>, CliError> {
         match self.probe().await? {
             Some(connection) => self.finish(connection.call(&Request::Daemon).await).map(Some),
@@ -248,20 +248,20 @@ impl Remote {
                 Err(error) if error.is_absence() || leads_nowhere(&error) => error,
                 Err(error) => return Err(self.error(error)),
             };
-            match launch.start().await? {
-                Launched::Ready => return self.finish(self.wait().await),
-                Launched::Taken if Instant::now() >= deadline => {
-                    return Err(self.instance.other_machine().map_or_else(
-                        || self.error(absence),
-                        |machine| CliError::OtherMachine { host_name: machine.host_name },
-                    ));
-                }
-                Launched::Taken => sleep(grace.every).await,
+            if launch.start().await? {
+                return self.finish(self.wait().await);
             }
+            if Instant::now() >= deadline {
+                return Err(self.instance.other_machine().map_or_else(
+                    || self.error(absence),
+                    |machine| CliError::OtherMachine { host_name: machine.host_name },
+                ));
+            }
+            sleep(grace.every).await;
         }
     }
 
-    /// Connects to whoever holds the socket. That nobody does is told at once.
+    /// Connects to a listening holder or daemon. Fails at once if there is none.
     async fn meet(&self) -> Result<Connection, CallError> {
         connect_if_present(&|| self.dial(), Grace::default()).await
     }
@@ -290,7 +290,7 @@ impl Remote {
         }
     }
 
-    /// How long a daemon is waited for by those who only want to know whether there is one.
+    /// How long to wait for a daemon if only its presence is asked for.
     fn short_grace(&self) -> Grace {
         let usual = Grace::default();
         match self.failure_report() {
@@ -300,7 +300,7 @@ impl Remote {
     }
 }
 
-/// Whether a request is the wish to have servers running, so that it starts a daemon that the user has stopped.
+/// Whether a request asks for running servers, and so starts a daemon that the user has stopped.
 fn starts_stopped_daemon(request: &Request) -> bool {
     matches!(
         request,
@@ -317,7 +317,7 @@ fn leads_nowhere(error: &CallError) -> bool {
     matches!(error, CallError::Unreachable(error) if error.kind() == NotADirectory)
 }
 
-/// A process whose end can be waited for, whoever its parent is.
+/// A process whose end can be awaited without being its parent.
 pub(crate) struct Ending(rustix::fd::OwnedFd);
 
 impl Ending {
@@ -332,7 +332,7 @@ impl Ending {
         let _gone_already = pidfd_send_signal(&self.0, Signal::TERM);
     }
 
-    /// Waits for the end, and tells whether it came within the limit.
+    /// Waits for the end. False if it did not come within the limit.
     pub(crate) async fn within(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         while !self.is_over() {

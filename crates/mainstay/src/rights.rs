@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::process::geteuid;
 
-/// What stands in the way to a path.
+/// The file or directory that denies access to a path.
 #[derive(Debug, Clone, Copy)]
 struct Barrier<'a> {
     path: &'a Path,
@@ -14,8 +14,7 @@ struct Barrier<'a> {
     is_dir: bool,
 }
 
-/// What the user can do about a path that may not be used. What can be looked at nearest to it is what
-/// bars the way: nobody sees past a directory that is closed.
+/// What the user can do about a path without access. The nearest visible ancestor denies it.
 pub(crate) fn advice(path: &Path) -> String {
     let look = |path| {
         let found = fs::metadata(path).ok()?;

@@ -3,8 +3,8 @@
 //! Pure code decides what the unit contains ([`unit`]) and what an install or uninstall does ([`plan`]). [`Service`] is
 //! the only code here that touches the disk and runs programs.
 //!
-//! Decisions of the user are kept: a masked service stays masked, a stopped or disabled one stays so, and an edited unit
-//! is replaced only on request and then kept beside the new one.
+//! Decisions of the user are kept: a masked service stays masked, a stopped or disabled one stays so, and an edited
+//! unit is replaced only on request and then kept beside the new one.
 
 pub(crate) mod plan;
 mod unit;

@@ -1,4 +1,4 @@
-//! What holds for a whole Mainstay, in a file: `config.toml` in its config directory.
+//! Settings of an instance: `config.toml` in its config directory.
 //!
 //! ```toml
 //! listen = ["127.0.0.1:7433", "172.17.0.1:7433"]
@@ -8,8 +8,8 @@
 //! refresh = "auto"
 //! ```
 //!
-//! A file that is not there says nothing. One that is there is understood to the last key or refused as a
-//! whole, with line and column. It is read when a daemon starts.
+//! The file is optional. Unknown keys and invalid values are errors with line and column. A daemon reads it when it
+//! starts.
 
 use std::io::{
     self,
@@ -21,7 +21,7 @@ use mainstay_api::{Listen, ListenError};
 use mainstay_core::RefreshMode;
 use serde::de::{self, Deserialize, Deserializer};
 
-/// What the file says; what it does not say is left to others.
+/// The content of the file; missing keys have defaults.
 #[derive(Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Settings {

@@ -8,7 +8,7 @@ use crate::ui::paint;
 /// No column is cut to less than this.
 const NARROWEST: usize = 8;
 
-/// What stands between two columns.
+/// Blanks between two columns.
 const GAP: usize = 2;
 
 /// A cell of a table: its text and how it is painted once its column's width is known.
@@ -65,6 +65,12 @@ pub(crate) fn table(
     }
     let essential = fit.essential.and_then(|title| head.iter().position(|other| *other == title));
     lay_out(terminal, &rows, essential)
+}
+
+/// Lines of `key: value`.
+pub(crate) fn facts<'a>(facts: impl IntoIterator<Item = (&'a str, Cell)>) -> String {
+    let row = |(key, value)| vec![Cell::painted(format!("{key}:"), paint::faint), value];
+    columns(&facts.into_iter().map(row).collect::<Vec<_>>())
 }
 
 /// [`table`] without a head, with every cell in full.

@@ -1,4 +1,4 @@
-//! Small pure helpers that put facts into text.
+//! Small pure helpers for texts.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use mainstay_api::ServerInfo;
 use mainstay_core::human_duration;
 
-pub(crate) use crate::table::{Cell, Fit, columns, columns_within, table};
+pub(crate) use crate::table::{Cell, Fit, columns, columns_within, facts, table};
 pub(crate) use crate::terminal_text::plain_line as tame;
 
 /// Reads a duration as people write it.
@@ -56,8 +56,7 @@ pub(crate) fn tilde(path: &Path, home: Option<&Path>) -> String {
     }
 }
 
-/// Text that names files, each of them as people write it. A path ends what stands before it with a blank,
-/// a bracket or a quote.
+/// Replaces the home directory by `~` in paths within a text. A path begins after a blank, a bracket or a quote.
 pub(crate) fn home_as_tilde(text: &str, home: Option<&Path>) -> String {
     let Some(home) = home.and_then(Path::to_str).filter(|home| *home != "/") else {
         return text.to_owned();

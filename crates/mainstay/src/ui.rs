@@ -1,4 +1,4 @@
-//! What the user sees: data on stdout, talk on stderr, colour only on a terminal.
+//! Output: data on stdout, messages on stderr, colour only on a terminal.
 //!
 //! A terminal gets only text and colours ([`colored_lines`]); a program gets a server's data unchanged
 //! ([`Ui::data`]).
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// How often what moves is drawn.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The width of a terminal that does not tell it.
+/// The width of a terminal that does not report it.
 const DEFAULT_WIDTH: usize = 80;
 
 /// What is shown of a pull.
@@ -99,7 +99,7 @@ impl Ui {
         self.print_all(&text)
     }
 
-    /// Talks to the user. Nobody is told when nobody listens.
+    /// Prints a message. Errors are ignored.
     pub(crate) fn say(&mut self, text: impl Display) {
         let text = text.to_string();
         let text = if self.err.is_terminal() { colored_lines(&text) } else { text };
@@ -118,7 +118,7 @@ impl Ui {
         self.out.is_terminal().then(|| known.unwrap_or(DEFAULT_WIDTH))
     }
 
-    /// Whether somebody may be looking at what is said.
+    /// Whether messages go to a terminal.
     pub(crate) fn has_terminal(&self) -> bool {
         self.err.is_terminal()
     }

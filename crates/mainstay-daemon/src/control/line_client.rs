@@ -1,8 +1,8 @@
 //! Clients of `mainstay connect` 0.1.0, which runs in editors for days after an update.
 //!
 //! Its connection carries JSON-RPC messages, a line each. A [`bridge`] inside the daemon connects them to the HTTP
-//! listener. When another daemon takes over, the client is told how many of its lines were taken; it sends the others to
-//! the next daemon.
+//! listener. When another daemon takes over, the client gets the number of lines that were read, and sends
+//! the others to the next daemon.
 
 use std::io;
 use std::sync::Arc;

@@ -1,7 +1,6 @@
-//! What is said of servers that are not there, or no longer.
+//! Errors about servers that do not exist, or no longer.
 //!
-//! The event log outlives a server. Somebody who asks for one that was removed, perhaps by somebody
-//! else, learns when and how.
+//! The event log outlives a server, so the error for a removed one says when and how it was removed.
 
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use crate::driver::Handle;
 use crate::state::event_log::Part;
 
 impl Service {
-    /// One server. If it was removed, the error tells when and how, as far as the event log goes back.
+    /// One server. If it was removed, the error says when and how, as far as the event log goes back.
     pub(super) async fn find(&self, name: &ServerName) -> Result<Handle, ApiError> {
         let unknown = match self.registry.get(name) {
             Ok(handle) => return Ok(handle),
@@ -26,8 +25,7 @@ impl Service {
         Err(removal.map_or(unknown, |removal| was_removed(name, removal, clock::wall())))
     }
 
-    /// Where somebody whose request failed reads on. Of a server that is being forgotten only its
-    /// events stay.
+    /// The help for a failed request. Of a server that is being removed only its events stay.
     pub(super) fn read_on(&self, name: &ServerName) -> String {
         read_on(name, self.info(name).ok().map(|info| info.status))
     }
@@ -58,15 +56,7 @@ fn read_on(name: &ServerName, status: Option<Status>) -> String {
     match status {
         Some(Status::Stopped) => format!("`mainstay start {name}` starts it"),
         None | Some(Status::Removing) => events_tell(name),
-        Some(
-            Status::Starting
-            | Status::Restarting
-            | Status::Running
-            | Status::Unhealthy
-            | Status::Waiting
-            | Status::Stopping
-            | Status::Error,
-        ) => format!("`mainstay why {name}` explains what happened"),
+        Some(_) => format!("`mainstay why {name}` explains what happened"),
     }
 }
 

@@ -39,7 +39,7 @@ impl Service {
         Ok(described.into_iter().map(outcome).collect())
     }
 
-    /// A report with what only clients' files tell.
+    /// Adds the entries in clients' files.
     pub(super) async fn with_clients(&self, mut report: StatusReport) -> StatusReport {
         let clients = &self.context.clients;
         report.clients = clients.of(&report.server.name).await;

@@ -17,7 +17,7 @@ use crate::control::Peer;
 const STEPS: usize = 64;
 
 impl Service {
-    /// Pulls the image of a server unless it is there, and tells how far that is.
+    /// Pulls the image of a server unless it is there, and reports progress.
     pub(super) async fn pull(&self, spec: &ServerSpec, peer: &mut Peer) -> io::Result<()> {
         let Workload::Container(container) = &spec.workload else {
             let message = format!("`{}` does not run in a container", spec.name);

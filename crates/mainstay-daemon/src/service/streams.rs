@@ -85,7 +85,7 @@ impl Service {
             return peer.answer(Ok(())).await;
         }
         loop {
-            // A daemon that ends has told its followers everything first.
+            // Before the daemon ends, followers get all events.
             let event = tokio::select! {
                 biased;
                 event = coming.recv() => event,

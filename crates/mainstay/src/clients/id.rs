@@ -10,8 +10,7 @@ use mainstay_clients::{Client, clients};
 /// Shorter words are part of too many names.
 const SHORTEST_PART: usize = 3;
 
-/// Reads the id of a client. It knows them all, so that shells complete them and whoever gives another
-/// word hears which one may be meant.
+/// Parses the id of a client. Lists all ids for completion, and suggests similar ones in errors.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct IdParser;
 

@@ -1,4 +1,4 @@
-//! What it takes for a client to see that its file has changed.
+//! What the user must do so that a client sees a change of its file.
 
 use mainstay_clients::Client;
 
@@ -45,8 +45,7 @@ impl Notice {
     }
 }
 
-/// What has to be done for changes in these clients' files to be seen, each client once. `to` tells what
-/// for.
+/// What the user must do so that these clients see the changes; `to` is the purpose in the sentence.
 pub(super) fn asked<'a>(ids: impl IntoIterator<Item = &'a str>, to: &str) -> Option<String> {
     let ids: Vec<&str> = ids.into_iter().collect();
     let kinds = [Notice::Restart, Notice::Refresh, Notice::Reload, Notice::ByItself];

@@ -1,10 +1,10 @@
-//! What is not as it should be with a client, and what to do about it.
+//! Problems with clients' files and entries, and what to do about them.
 
 use mainstay_api::{ClientEntry, ClientInfo, EntryStanding};
 
 use crate::text::tame;
 
-/// One thing that is not as it should be.
+/// One problem.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
     /// What was found.
@@ -15,7 +15,7 @@ pub(crate) struct Problem {
     pub(crate) waits_for: Option<String>,
 }
 
-/// Stands for the ids of the clients that a problem is true of.
+/// Placeholder for the ids of the clients that have the problem.
 const IDS: &str = "\u{0}";
 
 impl Problem {
@@ -29,7 +29,7 @@ impl Problem {
     }
 }
 
-/// Everything that is not as it should be with a client.
+/// All problems of one client.
 pub(crate) fn problems(client: &ClientInfo) -> Vec<Problem> {
     general(client).into_iter().map(|problem| problem.with_ids(&[&client.id])).collect()
 }
@@ -44,7 +44,7 @@ fn general(client: &ClientInfo) -> Vec<Problem> {
     of_file(client).into_iter().chain(absence(client)).chain(entries).collect()
 }
 
-/// Everything that is not as it should be with clients, each with the ids of those it is true of.
+/// All problems of all clients, each with the ids of the clients that have it.
 pub(crate) fn problems_of_all(clients: &[ClientInfo]) -> Vec<(Vec<&str>, Problem)> {
     let mut found: Vec<(Vec<&str>, Problem)> = Vec::new();
     for client in clients {
@@ -62,27 +62,14 @@ pub(crate) fn problems_of_all(clients: &[ClientInfo]) -> Vec<(Vec<&str>, Problem
     named.collect()
 }
 
-/// Whether an entry is ours, in the file or not.
+/// Whether Mainstay wrote the entry, also if it is not in the file now.
 pub(crate) fn is_ours(entry: &ClientEntry) -> bool {
-    match entry.standing {
-        EntryStanding::Ours
-        | EntryStanding::Drifted
-        | EntryStanding::Away
-        | EntryStanding::Withdrawn
-        | EntryStanding::Missing => true,
-        EntryStanding::Foreign => false,
-    }
+    entry.standing != EntryStanding::Foreign
 }
 
-/// Whether an entry is ours and in the file.
+/// Whether Mainstay wrote the entry and it is in the file.
 pub(crate) fn is_in_file(entry: &ClientEntry) -> bool {
-    match entry.standing {
-        EntryStanding::Ours | EntryStanding::Drifted => true,
-        EntryStanding::Away
-        | EntryStanding::Withdrawn
-        | EntryStanding::Missing
-        | EntryStanding::Foreign => false,
-    }
+    matches!(entry.standing, EntryStanding::Ours | EntryStanding::Drifted)
 }
 
 fn of_file(client: &ClientInfo) -> Option<Problem> {
@@ -142,7 +129,7 @@ fn of_entry(entry: &ClientEntry) -> Option<Problem> {
 pub(crate) mod tests {
     use super::*;
 
-    /// An entry that stands like that, and is wanted if it is ours.
+    /// An entry with this standing, wanted unless it is the user's.
     pub(crate) fn entry(name: &str, standing: EntryStanding) -> ClientEntry {
         ClientEntry {
             name: name.to_owned(),

@@ -1,7 +1,7 @@
 //! What was done to clients' files, in lines for people.
 //!
-//! First what was done, one line for all the clients that a server was added to or removed from; what
-//! could not be done stands among it as a warning, one line for all the servers that a file is closed to.
+//! First what was done, one line for all clients that a server was added to or removed from; what
+//! failed is a warning, one line for all servers of a file.
 //! Last what has to be done for the changes to be seen.
 
 use std::collections::BTreeSet;
@@ -15,8 +15,8 @@ use super::notice;
 use crate::text::{and, home_as_tilde, tame};
 use crate::ui::paint;
 
-/// What was done to clients' files, then what has to be done for it to be seen. `is_wanted` tells
-/// whether the entry that a report is about was to be there, or was to go.
+/// What was done to clients' files, then what the user must do to see it. `is_wanted` says whether the entry was to
+/// be added or removed.
 pub(crate) fn lines<'a>(
     reports: impl IntoIterator<Item = &'a ClientReport>,
     is_wanted: impl Fn(&ClientReport) -> bool,
@@ -82,7 +82,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// Reports by what is told in one line, in the order in which they came. No group is empty.
+/// Groups reports that are shown as one line, in order. No group is empty.
 fn grouped<'a>(reports: &[&'a ClientReport]) -> Vec<Vec<&'a ClientReport>> {
     let mut groups: Vec<(Subject, Vec<&ClientReport>)> = Vec::new();
     for report in reports {
@@ -152,12 +152,9 @@ fn is_of_one_server(reports: &[&ClientReport]) -> bool {
     reports.windows(2).all(|pair| pair[0].server == pair[1].server)
 }
 
-/// Whether a file says something else than before.
+/// Whether the file was changed.
 fn is_change(done: ClientDone) -> bool {
-    match done {
-        ClientDone::Added | ClientDone::Updated | ClientDone::Removed => true,
-        ClientDone::Nothing | ClientDone::Waits | ClientDone::Left | ClientDone::Failed => false,
-    }
+    matches!(done, ClientDone::Added | ClientDone::Updated | ClientDone::Removed)
 }
 
 /// What a client is called by its makers.

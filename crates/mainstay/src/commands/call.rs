@@ -14,8 +14,8 @@ use crate::text::duration;
 
 /// Call a tool of a server and print its result
 ///
-/// Texts are printed as they are (on a terminal without control characters), everything else as JSON. A result that the tool marks as an error
-/// goes to standard error, with exit code 1.
+/// Texts are printed as they are (on a terminal without control characters), everything else as JSON. A result that
+/// the tool marks as an error goes to standard error, with exit code 1.
 ///
 /// Examples: `mainstay call time get_current_time timezone=UTC`,
 /// `mainstay call time get_current_time '{"timezone": "UTC"}'`

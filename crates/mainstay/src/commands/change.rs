@@ -152,8 +152,8 @@ pub(super) fn tell(
     Ok(())
 }
 
-/// A stop and a removal have been waited for, so the status tells. A start and a restart that are not waited for have
-/// only begun: whatever the server is at this very moment, the line tells what was asked for.
+/// Stops and removals are complete, so the status is shown. Starts and restarts without a wait have only begun, so the
+/// request is shown.
 fn line(change: Change, outcome: &Outcome) -> String {
     let Outcome { name, changed, status, clients: _ } = outcome;
     let Some(status) = *status else { return format!("{name} is removed") };

@@ -30,22 +30,25 @@ enum Action {
     /// Add all servers to clients, also those that you run later
     ///
     /// Entries of Mainstay that were changed or removed by hand are restored.
-    Add(AddArgs),
+    Add {
+        #[command(flatten)]
+        which: AddWhich,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Remove all entries of Mainstay from clients' files
     ///
     /// Servers that you run later are not added to these clients.
     #[command(visible_alias = "rm")]
-    Remove(RemoveArgs),
+    Remove {
+        #[command(flatten)]
+        which: RemoveWhich,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     Show(show::Args),
-}
-
-#[derive(Debug, clap::Args)]
-struct AddArgs {
-    #[command(flatten)]
-    which: AddWhich,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -57,15 +60,6 @@ struct AddWhich {
     /// All clients that are installed
     #[arg(long)]
     all: bool,
-}
-
-#[derive(Debug, clap::Args)]
-struct RemoveArgs {
-    #[command(flatten)]
-    which: RemoveWhich,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -89,11 +83,11 @@ enum Change {
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     match args.action {
         Action::Ls(args) => ls::run(args, ctx).await,
-        Action::Add(AddArgs { which, json }) => {
+        Action::Add { which, json } => {
             let named = (!which.all).then_some(which.ids);
             change(Change::Add, named, json, ctx).await
         }
-        Action::Remove(RemoveArgs { which, json }) => {
+        Action::Remove { which, json } => {
             let named = (!which.all).then_some(which.ids);
             change(Change::Remove, named, json, ctx).await
         }
@@ -153,8 +147,8 @@ async fn carry_out(
         Change::Remove => Request::DropClients { ids: ids.to_vec() },
     };
     let mut reports: Vec<ClientReport> = ctx.ask("asking the daemon", &request).await?;
-    // The daemon looks at the entries of all clients; nobody asked about the others. Trouble that is no
-    // client's concerns everybody.
+    // The daemon reports about all clients; those that were not asked for are left out. A report without a client is
+    // about the ledger and concerns all of them.
     reports.retain(|report| ids.contains(&report.client) || report.client.is_empty());
     Ok(reports)
 }

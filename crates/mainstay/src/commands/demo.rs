@@ -32,8 +32,8 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Show that a client does not notice when its server is killed
 ///
 /// Starts a private daemon in a temporary directory, runs a small MCP server that is part of this
-/// program, and connects to it once. Then it calls the server, kills it, calls it again in the same session, and removes everything. Your own
-/// servers and files are not affected.
+/// program, and connects to it once. Then it calls the server, kills it, calls it again in the same session, and
+/// removes everything. Your own servers and files are not affected.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {}
 

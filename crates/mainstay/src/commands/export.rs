@@ -10,8 +10,8 @@ use crate::servers_file;
 /// Print servers as a TOML file
 ///
 /// Values of environment variables may be secrets and are never printed: the file names the
-/// variables, and `mainstay import` takes their values from its own environment. In commands and URLs, what may be a secret
-/// (the query of a URL, the value of an option such as --token) is replaced by HIDDEN-BY-MAINSTAY.
+/// variables, and `mainstay import` takes their values from its own environment. In commands and URLs, what may be a
+/// secret (the query of a URL, the value of an option such as --token) is replaced by HIDDEN-BY-MAINSTAY.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Only this server

@@ -55,16 +55,8 @@ fn page(servers: &[ServerInfo], all: bool, now: Timestamp, width: Option<usize>)
 }
 
 fn row(server: &ServerInfo, now: Timestamp) -> Vec<Cell> {
-    let uptime = match server.status {
-        Status::Running | Status::Unhealthy => server.started_at,
-        Status::Starting
-        | Status::Restarting
-        | Status::Waiting
-        | Status::Stopping
-        | Status::Stopped
-        | Status::Removing
-        | Status::Error => None,
-    };
+    let is_up = matches!(server.status, Status::Running | Status::Unhealthy);
+    let uptime = server.started_at.filter(|_| is_up);
     vec![
         Cell::painted(server.name.as_str(), paint::strong),
         Cell::painted(status(server, now), paint::status(server.status)),

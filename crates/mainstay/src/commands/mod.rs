@@ -29,7 +29,7 @@ use crate::cli::Command;
 use crate::context::Context;
 use crate::error::CliError;
 
-/// Carries out a command.
+/// Runs a command.
 pub(crate) async fn run(command: Command, ctx: &mut Context) -> Result<(), CliError> {
     match command {
         Command::Run(args) => run::run(*args, ctx).await,

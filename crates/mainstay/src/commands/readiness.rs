@@ -108,13 +108,13 @@ impl Wait<'_> {
     }
 }
 
-/// Tells that a server that nobody waits for any more is still starting.
+/// The result of Ctrl-C while a server is starting.
 pub(super) fn interrupted(name: &ServerName, ctx: &mut Context) -> CliError {
     ctx.ui.say(format!("{name} is still starting; see `mainstay status {name}`"));
     CliError::Answered(Exit::Interrupted)
 }
 
-/// What became of a server: how it is, or how it failed.
+/// The state of a server, or how it failed.
 pub(super) fn verdict(server: &ServerInfo, settled: bool) -> Result<String, String> {
     let ServerInfo { name, status, reason, .. } = server;
     match status {
@@ -146,7 +146,7 @@ pub(super) fn verdict(server: &ServerInfo, settled: bool) -> Result<String, Stri
     }
 }
 
-/// How a server failed that is started again.
+/// How a server failed that is being restarted.
 fn not_up(server: &ServerInfo) -> String {
     let ServerInfo { name, reason, last_exit, .. } = server;
     let Some(exit) = last_exit.as_ref().filter(|exit| exit.cause == "exited") else {
@@ -159,13 +159,13 @@ fn not_up(server: &ServerInfo) -> String {
     format!("{name} ended ({}){then}", tame(&exit.detail))
 }
 
-/// What a server that failed wrote last, if it got so far, to go on with after how it failed.
+/// The last lines of a server that failed, if it ran.
 pub(super) async fn failure_report(server: &ServerInfo, ctx: &Context) -> String {
     let ran = server.last_exit.as_ref().is_some_and(|exit| exit.cause != "cannot-start");
     if !ran {
         return String::new();
     }
-    // Nobody who is told of a failure needs to hear that there is no more to be had.
+    // The failure itself is reported without them.
     let report = why::ask(server.name.clone(), ctx).await.ok();
     report.map(|report| in_lines(&report.stderr)).unwrap_or_default()
 }

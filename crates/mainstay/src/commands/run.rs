@@ -116,7 +116,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     }
 }
 
-/// The error for a command in quotes, which is one word and no program.
+/// The error for a command in quotes, which is one word and not a program.
 fn quoted_command(spec: &ServerSpec, exists: impl Fn(&Path) -> bool) -> Option<CliError> {
     let Workload::Process(process) = &spec.workload else { return None };
     let [word] = &process.command[..] else { return None };
@@ -160,7 +160,7 @@ fn other_name(name: &ServerName, absent: &CliError) -> Option<String> {
         .then(|| format!("there is no server `{name}` to replace, so it is added; {meant}"))
 }
 
-/// The error for a server of which nothing more is heard, because the daemon has ended.
+/// The error if the daemon ended before the server was ready.
 fn left(name: &ServerName, done: &str, ctx: &Context) -> CliError {
     let (what, help) = if is_stopped_by_user(ctx) {
         ("Mainstay was stopped", "`mainstay daemon start` starts it".to_owned())
@@ -200,8 +200,7 @@ fn caveat(server: &ServerInfo, on_stop: OnStop) -> Option<String> {
     }
 }
 
-/// Looks at the first moments of the server, and tells whether they have decided anything. None if the user pressed
-/// Ctrl-C.
+/// Watches the start of the server; the flag says whether it became ready or failed. None if the user pressed Ctrl-C.
 async fn first_moments(
     args: &Args,
     accepted: ServerInfo,

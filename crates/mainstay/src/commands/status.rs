@@ -15,7 +15,7 @@ use super::ls;
 use crate::context::{Context, now};
 use crate::error::CliError;
 use crate::limits::in_words;
-use crate::text::{Cell, ago, columns, due, reason, short_id, tame};
+use crate::text::{Cell, ago, due, facts, reason, short_id, tame};
 use crate::times::{Zone, ZoneArgs};
 use crate::ui::paint;
 
@@ -94,9 +94,9 @@ fn page(report: &StatusReport, now: Timestamp, zone: &Zone) -> String {
             "loosened" => paint::odd,
             _ => str::to_owned,
         };
-        Some(vec![Cell::painted(format!("{key}:"), paint::faint), Cell::painted(value?, paint)])
+        Some((key, Cell::painted(value?, paint)))
     });
-    columns(&rows.collect::<Vec<_>>())
+    facts(rows)
 }
 
 /// Where it runs; of a container also where that engine is reached.

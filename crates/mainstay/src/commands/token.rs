@@ -13,7 +13,8 @@ use crate::ui::paint;
 /// Let others call your servers over HTTP
 ///
 /// Your own programs need no token. Other users of this machine, programs in containers and other machines
-/// do, and send it as `Authorization: Bearer TOKEN`. A token gives access only to the endpoints of servers (/NAME/mcp). A token for a single server is removed with it (`mainstay rm`).
+/// do, and send it as `Authorization: Bearer TOKEN`. A token gives access only to the endpoints of servers
+/// (/NAME/mcp). A token for a single server is removed with it (`mainstay rm`).
 ///
 /// Containers and other machines also need an address that they can reach: add one to `listen` in
 /// config.toml.
@@ -26,46 +27,37 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Action {
     /// Create a token and print it once
-    Create(CreateArgs),
+    Create {
+        /// The name of the token, such as the program it is for
+        name: String,
+        /// Give access to this server only, instead of all
+        #[arg(long, value_name = "NAME")]
+        server: Option<ServerName>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// List tokens
     #[command(visible_alias = "list")]
-    Ls(LsArgs),
+    Ls {
+        #[command(flatten)]
+        zone: ZoneArgs,
+        /// Print a JSON array
+        #[arg(long)]
+        json: bool,
+    },
     /// Remove a token; the next request with it is refused
     #[command(visible_alias = "remove")]
-    Rm(RmArgs),
-}
-
-#[derive(Debug, clap::Args)]
-struct CreateArgs {
-    /// The name of the token, such as the program it is for
-    name: String,
-    /// Give access to this server only, instead of all
-    #[arg(long, value_name = "NAME")]
-    server: Option<ServerName>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Debug, clap::Args)]
-struct LsArgs {
-    #[command(flatten)]
-    zone: ZoneArgs,
-    /// Print a JSON array
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Debug, clap::Args)]
-struct RmArgs {
-    /// The name of the token
-    name: String,
+    Rm {
+        /// The name of the token
+        name: String,
+    },
 }
 
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     const ASKING: &str = "asking the daemon";
     match args.action {
-        Action::Create(CreateArgs { name, server, json }) => {
+        Action::Create { name, server, json } => {
             let request = Request::CreateToken { name, server };
             let created: NewToken = ctx.ask(ASKING, &request).await?;
             if !json {
@@ -73,7 +65,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
             }
             ctx.ui.answer(json, &created, |created| created.token.clone())
         }
-        Action::Ls(LsArgs { zone, json }) => {
+        Action::Ls { zone, json } => {
             let tokens: Vec<TokenInfo> = ctx.ask(ASKING, &Request::Tokens).await?;
             if tokens.is_empty() && !json {
                 ctx.ui.say("no tokens; your own programs need none".to_owned());
@@ -81,7 +73,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
             let (width, zone) = (ctx.ui.width(), zone.zone());
             ctx.ui.answer(json, &tokens, |tokens| page(tokens, &zone, width))
         }
-        Action::Rm(RmArgs { name }) => {
+        Action::Rm { name } => {
             let () = ctx.ask(ASKING, &Request::RemoveToken { name: name.clone() }).await?;
             ctx.ui.print(format!("token {name} is removed"))
         }

@@ -1,22 +1,22 @@
-//! `mainstay update`: puts another version in the place of this program, and has its daemon take over.
+//! `mainstay update`: replaces this program by another version, whose daemon takes over.
 //!
-//! In this order: the lock, a look at the file, its copy beside this program, the rehearsal on a copy of the
-//! state, the replacement that keeps the old program, the hand-over. Up to the replacement nothing has
-//! changed. After it, the new daemon serves, or the old program is back and its daemon serves.
+//! The steps: lock, check of the file, copy beside this program, trial run on a copy of the state, replacement (the old
+//! program is kept), hand-over. Nothing changes before the replacement. After it, either the new daemon serves, or the
+//! old program is restored and its daemon serves.
 
 mod candidate;
 mod error;
 mod hand_over;
 mod installed;
 mod lock;
-mod rehearsal;
+mod trial;
 
 use std::path::{Path, PathBuf};
 
 use mainstay_api::DaemonInfo;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-pub(crate) use self::rehearsal::{REHEARSE, rehearse};
+pub(crate) use self::trial::{TRIAL, make_trial_run};
 
 use self::candidate::Candidate;
 use self::error::UpdateError;
@@ -63,10 +63,10 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
         return Ok(());
     }
     let copy = installed.copy_in(candidate.file())?;
-    let rehearsal = rehearsal::hold(&copy, candidate.path(), &instance.state_dir);
-    let new = ctx.ui.waiting("rehearsing", rehearsal).await?;
+    let trial = trial::try_out(&copy, candidate.path(), &instance.state_dir);
+    let new = ctx.ui.waiting("trying the new version", trial).await?;
     ctx.ui.say(format!("version {} can read the state of this instance", new.version));
-    let _unstoppable = ignore_signals().map_err(CliError::io("signals cannot be ignored"))?;
+    let _signals = ignore_signals().map_err(CliError::io("signals cannot be ignored"))?;
     installed.replace(copy)?;
     let Some(old) = daemon else {
         ctx.ui.say(updated(&installed, &new.version));
@@ -83,7 +83,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Removes what an update that was killed has left beside this program, unless another one is at work.
+/// Removes what a killed update left beside this program, unless another one is running.
 pub(crate) fn clear_leftovers(exe: &Path, state_dir: &Path) {
     if let Ok(installed) = Installed::find(exe)
         && let Ok(_locked) = Locked::take(state_dir, installed.directory())
@@ -97,7 +97,7 @@ fn is_installed(installed: &Installed, candidate: &Candidate) -> Result<bool, Up
     installed.has_the_bytes_of(candidate.file()).map_err(failed)
 }
 
-/// An update that was cut off may have left a daemon of the program before.
+/// An interrupted update may have left a daemon of the previous program.
 fn nothing_to_do(installed: &Installed, daemon: Option<&DaemonInfo>) -> String {
     let same = format!("version {VERSION} is already installed (the same file)");
     match daemon {
@@ -145,8 +145,8 @@ fn not_updated(
     }
 }
 
-/// From now on this program is not ended by a key or by the end of its terminal: it would leave a new
-/// program that nobody has seen serve. All that is still to come has a limit.
+/// From now on, neither a key nor the end of the terminal ends this process, which would leave an untested program. All
+/// later steps have time limits.
 fn ignore_signals() -> std::io::Result<[Signal; 3]> {
     let [interrupt, hangup, terminate] =
         [SignalKind::interrupt(), SignalKind::hangup(), SignalKind::terminate()].map(signal);

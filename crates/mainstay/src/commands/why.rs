@@ -85,17 +85,7 @@ fn page(report: &WhyReport, when: &When, width: Option<usize>) -> String {
 /// The first line: how the server is.
 fn verdict(server: &ServerInfo) -> String {
     let ServerInfo { name, status, .. } = server;
-    let word = match status {
-        Status::Error => "down",
-        Status::Starting
-        | Status::Restarting
-        | Status::Running
-        | Status::Unhealthy
-        | Status::Waiting
-        | Status::Stopping
-        | Status::Stopped
-        | Status::Removing => status.as_str(),
-    };
+    let word = if *status == Status::Error { "down" } else { status.as_str() };
     let line = format!("{name} is {}", paint::status(*status)(word));
     match reason(server) {
         Some(reason) => format!("{line}: {reason}"),
@@ -147,8 +137,8 @@ fn last_end(exit: &LastExit, when: &When) -> String {
     )
 }
 
-/// Whether a line of a log is one by which we mark where a run begins and ends, as in
-/// `--- run 7 started, pid 4711, ... ---` and `--- run 7, container 3f2a9c01b7d4 ---`. It is no word of
+/// Whether a line of a log is one with which Mainstay marks the beginning and end of a run, as in
+/// `--- run 7 started, pid 4711, ... ---` and `--- run 7, container 3f2a9c01b7d4 ---`. It was not written by
 /// the server.
 pub(super) fn is_marker(line: &str) -> bool {
     let inner = line.strip_prefix("--- run ").and_then(|line| line.strip_suffix(" ---"));
@@ -199,11 +189,10 @@ fn next(server: &ServerInfo, when: &When) -> String {
         }
         (Status::Stopping, _) => "It is being stopped.".to_owned(),
         (Status::Removing, _) => "It is being stopped and removed.".to_owned(),
-        (Status::Stopped, _) => "Nothing, until you start it.".to_owned(),
         (Status::Error, _) if is_given_up(server) => {
             "It is started again when a client calls it, at most once in 5 minutes.".to_owned()
         }
-        (Status::Error, _) => "Nothing, until you start it.".to_owned(),
+        (Status::Stopped | Status::Error, _) => "Nothing, until you start it.".to_owned(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! A daemon and a program of different versions that understand each other, which is told once.
+//! Warns once if daemon and program have different versions that understand each other.
 //!
 //! After an update the daemon may be the older one, until it is reloaded; a `connect` that was
 //! started before the update is, until its client starts it again.
@@ -17,8 +17,7 @@ const OURS: &str = env!("CARGO_PKG_VERSION");
 /// One process is one command, or one life of `connect`.
 static TOLD: Once = Once::new();
 
-/// Says on stderr that the daemon's version is not ours, unless it was said before or the request is
-/// about to settle it.
+/// Warns that the daemon has another version, unless this was done before or the request is about to change it.
 pub(super) fn warn(hello: &Hello, request: &Request) {
     if matches!(request, Request::Reload { .. } | Request::Shutdown { .. }) {
         return;
@@ -72,7 +71,7 @@ fn notice(ours: &str, theirs: &str, who: Program) -> Option<String> {
     Some(notice)
 }
 
-/// Which version came first, if that can be told.
+/// The order of two versions, if they are semantic versions.
 fn order(ours: &str, theirs: &str) -> Option<Ordering> {
     let (ours, theirs) = (Version::parse(ours).ok()?, Version::parse(theirs).ok()?);
     Some(ours.cmp_precedence(&theirs))

@@ -7,7 +7,7 @@ use mainstay_core::Limits;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 
-use super::write::texts;
+use super::write::{differing, texts};
 use crate::limits::{self, Most};
 
 #[derive(Default, PartialEq, Deserialize)]
@@ -36,20 +36,18 @@ impl RawLimits {
     }
 }
 
-/// What differs from the default limits.
 pub(super) fn limits_lines(limits: &Limits) -> Vec<(&'static str, toml::Value)> {
     let default = Limits::default();
     let pids = limits.pids.map_or_else(|| limits::NONE.into(), |pids| i64::from(pids).into());
     let new_privileges = limits.new_privileges;
-    let all: [(bool, &str, toml::Value); 6] = [
+    differing([
         (limits.memory == default.memory, "memory", limits::memory_text(limits.memory).into()),
         (limits.pids == default.pids, "pids", pids),
         (limits.cap_add == default.cap_add, "cap-add", texts(&limits.cap_add)),
         (new_privileges == default.new_privileges, "new-privileges", new_privileges.into()),
         (limits.read_only == default.read_only, "read-only", limits.read_only.into()),
         (limits.init == default.init, "init", limits.init.into()),
-    ];
-    all.into_iter().filter(|(same, ..)| !same).map(|(_, name, value)| (name, value)).collect()
+    ])
 }
 
 /// A size such as "512m", or "none".
@@ -77,7 +75,7 @@ impl<'de> Deserialize<'de> for Capability {
     }
 }
 
-/// By hand, because an untagged enum could not tell what is wrong with a value.
+/// Written by hand, because an untagged enum does not say what is wrong with a value.
 impl<'de> Deserialize<'de> for Pids {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct PidsVisitor;

@@ -106,7 +106,7 @@ struct Restart {
 struct Time(Duration);
 
 impl Server {
-    /// The spec. Variables that are not set are noted, so that all of them can be told at once.
+    /// Collects variables that are not set, so that one error names all of them.
     pub(super) fn into_spec(
         mut self,
         name: ServerName,
@@ -225,7 +225,7 @@ impl Server {
             url = held.url.clone();
         }
         let (mut headers, mut variables) = (BTreeMap::new(), BTreeMap::new());
-        // What opens one server is not for another.
+        // Credentials of one server are not sent to another.
         let held = held.filter(|held| held.url == url);
         for (name, value) in self.headers {
             let known = held.and_then(|held| held.headers.get(&name)).map(HeaderValue::reveal);
@@ -371,7 +371,7 @@ impl<'de> Deserialize<'de> for ClientId {
     }
 }
 
-/// By hand, because an untagged enum could not tell what is wrong with a value.
+/// Written by hand, because an untagged enum does not say what is wrong with a value.
 impl<'de> Deserialize<'de> for Value {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]

@@ -123,34 +123,31 @@ fn reference(variable: &str) -> toml::Value {
     toml::Table::from_iter([("from-env".to_owned(), variable.into())]).into()
 }
 
-/// What differs from the default settings.
+/// Keeps the lines of settings that differ from the default.
+pub(super) fn differing<const N: usize>(
+    all: [(bool, &'static str, toml::Value); N],
+) -> Vec<(&'static str, toml::Value)> {
+    all.into_iter().filter(|(same, ..)| !same).map(|(_, name, value)| (name, value)).collect()
+}
+
 fn proxy_lines(proxy: &ProxySettings) -> Vec<(&'static str, toml::Value)> {
     let default = ProxySettings::default();
-    let mut lines = Vec::new();
-    if proxy.hold != default.hold {
-        lines.push(("hold", time(proxy.hold)));
-    }
-    if proxy.isolate != default.isolate {
-        lines.push(("isolate", proxy.isolate.into()));
-    }
-    if proxy.isolate_idle != default.isolate_idle {
-        lines.push(("isolate-idle", time(proxy.isolate_idle)));
-    }
-    if proxy.replay != default.replay {
-        lines.push(("replay", texts(&proxy.replay)));
-    }
-    lines.extend(proxy.port.map(|port| ("port", i64::from(port).into())));
-    if proxy.quiet_restart != default.quiet_restart {
-        lines.push(("quiet-restart", proxy.quiet_restart.into()));
-    }
-    lines
+    let idle = proxy.isolate_idle;
+    let quiet = proxy.quiet_restart;
+    differing([
+        (proxy.hold == default.hold, "hold", time(proxy.hold)),
+        (proxy.isolate == default.isolate, "isolate", proxy.isolate.into()),
+        (idle == default.isolate_idle, "isolate-idle", time(idle)),
+        (proxy.replay == default.replay, "replay", texts(&proxy.replay)),
+        (proxy.port.is_none(), "port", i64::from(proxy.port.unwrap_or_default()).into()),
+        (quiet == default.quiet_restart, "quiet-restart", quiet.into()),
+    ])
 }
 
 fn time(time: Duration) -> toml::Value {
     humantime::format_duration(time).to_string().into()
 }
 
-/// What differs from the default policy.
 fn restart_lines(policy: &RestartPolicy) -> Vec<(&'static str, toml::Value)> {
     let default = RestartPolicy::default();
     let stable_from = match policy.stable_from {
@@ -161,21 +158,17 @@ fn restart_lines(policy: &RestartPolicy) -> Vec<(&'static str, toml::Value)> {
         OnStop::Restart => "restart",
         OnStop::Respect => "respect",
     };
-    let all: [(bool, &str, toml::Value); 8] = [
+    let (start, stop) = (policy.start_timeout, policy.stop_timeout);
+    differing([
         (policy.max == default.max, "max", i64::from(policy.max).into()),
         (policy.initial == default.initial, "initial", time(policy.initial)),
         (policy.cap == default.cap, "cap", time(policy.cap)),
         (policy.stable_after == default.stable_after, "stable-after", time(policy.stable_after)),
         (policy.stable_from == default.stable_from, "stable-from", stable_from.into()),
         (policy.on_stop == default.on_stop, "on-stop", on_stop.into()),
-        (
-            policy.start_timeout == default.start_timeout,
-            "start-timeout",
-            time(policy.start_timeout),
-        ),
-        (policy.stop_timeout == default.stop_timeout, "stop-timeout", time(policy.stop_timeout)),
-    ];
-    all.into_iter().filter(|(same, ..)| !same).map(|(_, name, value)| (name, value)).collect()
+        (start == default.start_timeout, "start-timeout", time(start)),
+        (stop == default.stop_timeout, "stop-timeout", time(stop)),
+    ])
 }
 
 /// A key of TOML, quoted if it must be.

@@ -1,9 +1,9 @@
 //! The text of the systemd user unit, and whether an installed unit is still the one that Mainstay wrote.
 //!
 //! The servers are in the unit's control group and must survive the service, so only its main process is ever signalled
-//! (`KillMode=process`), and Mainstay may create a control group per run below it (`Delegate=yes`). Every restriction of
-//! the unit would apply to the servers, which are the user's own programs: `docs/design/service-unit.md` explains each
-//! setting.
+//! (`KillMode=process`), and Mainstay may create a control group per run below it (`Delegate=yes`). Every restriction
+//! of the unit would apply to the servers, which are the user's own programs: `docs/design/service-unit.md` explains
+//! each setting.
 //!
 //! The last line of a unit is a comment with two digests: of the text before it, and of the instance it is for. If the
 //! first one fits, nobody has changed the unit, whichever version wrote it.
@@ -72,7 +72,7 @@ pub(super) fn unit(
     for name in VARIABLES {
         if let Some(value) = var(name).filter(|value| !value.is_empty()) {
             let setting = quoted(&format!("{name}={}", writable(name, value)?));
-            env.push_str(&format!("Environment={setting}\n"));
+            env.extend(["Environment=", &setting, "\n"]);
         }
     }
     let text = format!(

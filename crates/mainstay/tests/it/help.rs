@@ -9,7 +9,7 @@ fn the_whole_help() {
     assert_snapshot!(TestEnv::new().run(["--help"]), @"
     exit: 0
     --- stdout
-    Mainstay keeps MCP servers alive for AI clients.
+    Mainstay keeps MCP servers running for AI clients.
 
       mainstay run time -- uvx mcp-server-time
 
@@ -208,7 +208,9 @@ fn every_command_has_a_man_page() {
     let output = env.run(["man", pages.to_str().unwrap()]);
     assert_eq!((output.code, output.stdout.as_str(), output.stderr.as_str()), (0, "", ""));
     let page = |name: &str| std::fs::read_to_string(pages.join(name)).unwrap();
-    assert!(page("mainstay.1").contains(".TH mainstay 1"));
+    for text in [".TH mainstay 1", "mainstay\\-run(1)", "Exit codes: 0 done"] {
+        assert!(page("mainstay.1").contains(text), "{text} is missing");
+    }
     let run = page("mainstay-run.1");
     for text in ["Run an MCP server", "\\-\\-restart\\-max", "\\-\\-isolate\\-idle"] {
         assert!(run.contains(text), "{text} is missing in:\n{run}");

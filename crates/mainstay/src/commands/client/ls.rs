@@ -79,7 +79,7 @@ fn notes(clients: &[ClientInfo], home: Option<&Path>) -> Vec<String> {
     problems_of_all(clients).into_iter().map(line).chain(next(clients)).collect()
 }
 
-/// What somebody does who has chosen no client yet.
+/// The hint if no client has been added yet.
 fn next(clients: &[ClientInfo]) -> Option<String> {
     if clients.iter().any(|client| client.chosen) {
         return None;

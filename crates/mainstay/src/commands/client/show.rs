@@ -9,7 +9,7 @@ use super::ask;
 use crate::clients::{IdParser, Notice, Problem, problems};
 use crate::context::Context;
 use crate::error::CliError;
-use crate::text::{Cell, columns, columns_within, home_as_tilde, tame, tilde};
+use crate::text::{Cell, columns_within, facts, home_as_tilde, tame, tilde};
 use crate::ui::paint;
 
 /// Show one client, its file and the entries in it
@@ -41,7 +41,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
 
 /// Lines of `key: value`, the entries, and what is wrong.
 fn page(client: &ClientInfo, home: Option<&Path>, width: Option<usize>) -> String {
-    let mut sections = vec![columns(&facts(client, home))];
+    let mut sections = vec![head(client, home)];
     if !client.entries.is_empty() {
         let rows: Vec<_> = client.entries.iter().map(entry_row).collect();
         let rows = columns_within(width.map(|width| width.saturating_sub(2)), &rows);
@@ -57,7 +57,7 @@ fn page(client: &ClientInfo, home: Option<&Path>, width: Option<usize>) -> Strin
     sections.join("\n\n")
 }
 
-fn facts(client: &ClientInfo, home: Option<&Path>) -> Vec<Vec<Cell>> {
+fn head(client: &ClientInfo, home: Option<&Path>) -> String {
     let installed = match (&client.installed_because, client.installed) {
         (Some(why), true) => format!("yes: {}", home_as_tilde(&tame(why), home)),
         (None, true) => "yes".to_owned(),
@@ -74,10 +74,7 @@ fn facts(client: &ClientInfo, home: Option<&Path>) -> Vec<Vec<Cell>> {
         ("file", if client.exists { file } else { format!("{file} (does not exist yet)") }),
         ("changes", changes.map_or("seen at once".to_owned(), |how| format!("{how} to see them"))),
     ];
-    let row = |(key, value): (&str, String)| {
-        vec![Cell::painted(format!("{key}:"), paint::faint), Cell::new(value)]
-    };
-    lines.map(row).into()
+    facts(lines.map(|(key, value)| (key, Cell::new(value))))
 }
 
 fn entry_row(entry: &ClientEntry) -> Vec<Cell> {

@@ -1,7 +1,7 @@
 //! Connections to a daemon that may be killed, replaced, stopped or away for as long as it likes.
 //!
-//! If there is neither a daemon nor a holder that would restart it, a daemon is started at once. Exceptions: the user has
-//! stopped it, or a service manager gets some time to start it.
+//! If there is neither a daemon nor a holder that would restart it, a daemon is started at once. Exceptions: the user
+//! has stopped it, or a service manager gets some time to start it.
 
 use std::time::Duration;
 
@@ -53,8 +53,8 @@ impl Daemon {
         &self.name
     }
 
-    /// Waits for the daemon, which is started if need be. Fails if the server does not exist, so that a client is told
-    /// before its first message.
+    /// Waits for the daemon, which is started if need be. Fails if the server does not exist, so that a client gets the
+    /// error before its first message.
     pub(super) async fn reach(&self) -> Result<(), CliError> {
         let grace = Grace::default();
         let deadline = Instant::now() + grace.total;
@@ -132,7 +132,7 @@ fn is_out_of_descriptors(error: &CliError) -> bool {
     matches!(error, CliError::Unreachable { source, .. } if full.contains(&source.raw_os_error()))
 }
 
-/// Whether nobody listens at the socket, so that no holder will restart the daemon.
+/// Whether no process listens at the socket, so that no holder will restart the daemon.
 fn is_absent(connected: &Result<UnixStream, CliError>) -> bool {
     matches!(connected, Err(CliError::Unreachable { source, .. }) if is_transient(source.kind()))
 }

@@ -1,4 +1,4 @@
-//! What is looked at, and how each finding is judged.
+//! The checks of `mainstay doctor`.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -65,7 +65,7 @@ pub(super) fn kernel_checks() -> Vec<Check> {
     ]
 }
 
-/// A directory of ours: private, writable, with room.
+/// A directory of Mainstay must be private, writable, and have free space.
 pub(super) fn directory_check(name: &str, path: &Path) -> Check {
     let shown = path.display();
     let metadata = match fs::metadata(path) {

@@ -19,7 +19,7 @@ type Tried = io::Result<Contact>;
 enum Contact {
     /// It accepts connections.
     Made,
-    /// It is elsewhere, where nobody is bothered.
+    /// It is on another machine, which is not contacted.
     NotTried,
 }
 

@@ -61,35 +61,32 @@ fn workload_from(
     env_files: Vec<(PathBuf, String)>,
     old: Option<&Workload>,
 ) -> Result<Workload, CliError> {
-    let is_unnamed = args.command.is_empty();
-    match (&args.remote.url, &args.container.image, old) {
-        (Some(_), Some(_), _) => {
+    let (process, container, remote) = match old {
+        Some(Workload::Process(old)) => (Some(old), None, None),
+        Some(Workload::Container(old)) => (None, Some(old), None),
+        Some(Workload::Remote(old)) => (None, None, Some(old)),
+        None => (None, None, None),
+    };
+    // Without a command, an image and a URL, the server keeps what it has.
+    let is_kept = args.command.is_empty();
+    let (kept_image, kept_url) = match (&args.remote.url, &args.container.image) {
+        (None, None) if is_kept => (container.map(|old| &old.image), remote.map(|old| &old.url)),
+        _ => (None, None),
+    };
+    let image = args.container.image.as_ref().or(kept_image);
+    match (args.remote.url.as_ref().or(kept_url), image) {
+        (Some(_), Some(_)) => {
             Err(misfit("a server has either an --image or a --url", "leave out one of the two"))
         }
-        (Some(url), None, Some(Workload::Remote(old))) => {
-            Ok(Workload::Remote(remote_from(args, url, caller, Some(old))?))
+        (Some(url), None) => remote_from(args, url, caller, remote).map(Workload::Remote),
+        (None, Some(image)) => {
+            container_from(args, image, caller, env_files, container).map(Workload::Container)
         }
-        (Some(url), None, _) => Ok(Workload::Remote(remote_from(args, url, caller, None)?)),
-        (None, None, Some(Workload::Remote(old))) if is_unnamed => {
-            Ok(Workload::Remote(remote_from(args, &old.url, caller, Some(old))?))
-        }
-        (None, Some(image), Some(Workload::Container(old))) => {
-            Ok(Workload::Container(container_from(args, image, caller, env_files, Some(old))?))
-        }
-        (None, Some(image), _) => {
-            Ok(Workload::Container(container_from(args, image, caller, env_files, None)?))
-        }
-        (None, None, Some(Workload::Container(old))) if is_unnamed => {
-            Ok(Workload::Container(container_from(args, &old.image, caller, env_files, Some(old))?))
-        }
-        (None, None, Some(Workload::Process(old))) => {
-            Ok(Workload::Process(process_from(args, caller, env_files, Some(old))?))
-        }
-        (None, None, _) => Ok(Workload::Process(process_from(args, caller, env_files, None)?)),
+        (None, None) => process_from(args, caller, env_files, process).map(Workload::Process),
     }
 }
 
-/// Refuses words that are neither a flag's nor after `--`, and tells where they belong.
+/// Refuses arguments that are neither options nor after `--`, with a hint.
 fn no_stray(args: &Args) -> Result<(), CliError> {
     let Some(word) = args.stray.first() else { return Ok(()) };
     let help = match (&args.container.image, &args.remote.url) {
@@ -151,7 +148,7 @@ fn remote_from(
             "leave them out; give headers with --header-env",
         ));
     }
-    // What opens one server is not for another.
+    // Credentials of one server are not sent to another.
     let same = old.filter(|old| old.url.has_origin_of(url));
     let mut headers = same.map(|old| old.headers.clone()).unwrap_or_default();
     let mut variables = same.map(|old| old.variables.clone()).unwrap_or_default();

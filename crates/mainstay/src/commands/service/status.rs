@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::context::{Context, now};
 use crate::error::{CliError, Exit};
 use crate::service::{Activity, Service, ServiceState, UnitState};
-use crate::text::{Cell, ago, columns, tilde};
+use crate::text::{Cell, ago, facts, tilde};
 use crate::times::{Zone, ZoneArgs};
 use crate::ui::paint;
 
@@ -74,28 +74,24 @@ fn report(path: &Path, unit: UnitState, state: &ServiceState) -> Report {
 
 fn page(report: &Report, now: Timestamp, zone: &Zone, home: Option<&Path>) -> String {
     let yes_no = |yes| if yes { "yes" } else { "no" };
-    let mut rows = vec![row("service", state(report))];
+    let mut rows = vec![("service", state(report))];
     if let Some(since) = report.since {
-        rows.push(row("since", Cell::new(format!("{}, {}", zone.full(since), ago(since, now)))));
+        rows.push(("since", Cell::new(format!("{}, {}", zone.full(since), ago(since, now)))));
     }
     if let Some(pid) = report.pid {
-        rows.push(row("pid", Cell::new(pid.to_string())));
+        rows.push(("pid", Cell::new(pid.to_string())));
     }
     if let Some(restarts) = report.restarts.filter(|restarts| *restarts > 0) {
-        rows.push(row("restarts", Cell::new(restarts.to_string())));
+        rows.push(("restarts", Cell::new(restarts.to_string())));
     }
     if report.installed {
-        rows.push(row("at login", Cell::new(yes_no(report.enabled))));
+        rows.push(("at login", Cell::new(yes_no(report.enabled))));
         let linger = report.linger.filter(|_| report.enabled);
-        rows.extend(linger.map(|linger| row("at boot", Cell::new(yes_no(linger)))));
-        rows.push(row("unit", unit(report.unit)));
+        rows.extend(linger.map(|linger| ("at boot", Cell::new(yes_no(linger)))));
+        rows.push(("unit", unit(report.unit)));
     }
-    rows.push(row("path", Cell::new(tilde(&report.path, home))));
-    columns(&rows)
-}
-
-fn row(key: &str, value: Cell) -> Vec<Cell> {
-    vec![Cell::painted(format!("{key}:"), paint::faint), value]
+    rows.push(("path", Cell::new(tilde(&report.path, home))));
+    facts(rows)
 }
 
 fn state(report: &Report) -> Cell {

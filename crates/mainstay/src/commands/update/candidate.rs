@@ -20,7 +20,7 @@ impl Candidate {
     /// Opens a regular file.
     pub(super) fn open(path: &Path) -> Result<Self, UpdateError> {
         let failed = |source| UpdateError::Read { path: path.to_owned(), source };
-        // The opening of a pipe would wait for somebody who writes to it.
+        // Opening a pipe would wait for a writer.
         let flags = i32::try_from(OFlags::NONBLOCK.bits()).expect("flags are small");
         let file = File::options().read(true).custom_flags(flags).open(path).map_err(failed)?;
         if !file.metadata().map_err(failed)?.is_file() {

@@ -1,4 +1,4 @@
-//! Why an update is not made.
+//! Why an update is refused.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use mainstay_core::{human_duration, with_causes};
 
 use crate::error::CliError;
 
-/// What is said of everything that is refused. The new program may say it of itself.
+/// Part of every refusal. The new program may have said it itself.
 const UNCHANGED: &str = "nothing was changed";
 
 /// Why nothing was replaced. The old program is in its place and its daemon serves.
@@ -31,16 +31,16 @@ pub(super) enum UpdateError {
     Write { path: PathBuf, source: io::Error },
     #[error("`{}` cannot be started", path.display())]
     Start { path: PathBuf, source: io::Error },
-    #[error("`{}` has not answered `{question}` within {}", path.display(), human_duration(*limit))]
-    Late { path: PathBuf, question: &'static str, limit: Duration },
+    #[error("`{}` has not answered `{argument}` within {}", path.display(), human_duration(*limit))]
+    Late { path: PathBuf, argument: &'static str, limit: Duration },
     #[error("`{}` is not Mainstay: its answer to `--version` is {answer}", path.display())]
     NoMainstay { path: PathBuf, answer: String },
     #[error(
         "version {version} does not support this update: its answer to the trial run is {answer}"
     )]
-    NoRehearsal { version: String, answer: String },
+    NoTrial { version: String, answer: String },
     #[error("version {version} cannot read the state of this instance: {error}")]
-    Rehearsal { version: String, error: ApiError },
+    Trial { version: String, error: ApiError },
 }
 
 impl UpdateError {
@@ -71,8 +71,8 @@ impl UpdateError {
                 "libraries may be missing, or its file system may not allow programs; nothing was changed"
                     .to_owned()
             }
-            Self::Late { .. } | Self::NoRehearsal { .. } => UNCHANGED.to_owned(),
-            Self::Rehearsal { error, .. } => match error.help.as_deref() {
+            Self::Late { .. } | Self::NoTrial { .. } => UNCHANGED.to_owned(),
+            Self::Trial { error, .. } => match error.help.as_deref() {
                 Some(help) if help.contains(UNCHANGED) => format!("it says: {help}"),
                 Some(help) => format!("it says: {help}; {UNCHANGED}"),
                 None => UNCHANGED.to_owned(),
@@ -94,11 +94,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn that_nothing_was_changed_is_said_once() {
+    fn nothing_was_changed_is_part_of_the_message_once() {
         let check = |help: Option<&str>, expected: &str| {
             let error = ApiError::new(ErrorKind::Internal, "the disk is full");
             let error = ApiError { help: help.map(str::to_owned), ..error };
-            let error = UpdateError::Rehearsal { version: "2.0.0".to_owned(), error };
+            let error = UpdateError::Trial { version: "2.0.0".to_owned(), error };
             assert_eq!(error.help(), expected);
         };
         let full = "free some space; nothing was changed";

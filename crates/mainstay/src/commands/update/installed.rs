@@ -14,9 +14,6 @@ use tempfile::TempPath;
 
 use super::error::UpdateError;
 
-/// How much of two files is compared at a time.
-const CHUNK: usize = 64 * 1024;
-
 /// The program that an update replaces.
 #[derive(Debug)]
 pub(super) struct Installed {
@@ -82,8 +79,7 @@ impl Installed {
         self.settle().map_err(failed(self.directory.clone()))
     }
 
-    /// Makes sure that the old program is in its place, whoever has to put it there. Nothing else is put
-    /// there.
+    /// Makes sure that the old program is in its place, and restores it if necessary.
     pub(super) fn restore(&self) -> io::Result<()> {
         if self.is_at(&self.path)? {
             return Ok(());
@@ -105,8 +101,8 @@ impl Installed {
         if same { Ok(true) } else { same_bytes(&self.file, other, ours.len()) }
     }
 
-    /// Which other program a process runs; none if it runs this one, or what had its name before, or if
-    /// the system does not tell.
+    /// Which other program a process runs; none if it runs this one or a previous one of its name, or if that is
+    /// unknown.
     pub(super) fn other_than(&self, pid: u32) -> Option<PathBuf> {
         if self.is_run_by(pid) {
             return None;
@@ -123,7 +119,7 @@ impl Installed {
         theirs.is_some() && theirs == identity(&self.path)
     }
 
-    /// Whether a process runs the old program, as far as the system tells.
+    /// Whether a process runs the old program; true if that is unknown.
     pub(super) fn was_run_by(&self, pid: u32) -> bool {
         File::open(program_of(pid))
             .and_then(|theirs| self.has_the_bytes_of(&theirs))
@@ -150,7 +146,7 @@ impl Installed {
         fs::rename(&kept, self.previous())
     }
 
-    /// Makes a file that nobody runs or reads yet, with the rights of the program.
+    /// Creates a file with the owner and mode of the program.
     fn occupy(&self, path: &Path) -> io::Result<(TempPath, File)> {
         remove(path)?;
         let file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
@@ -190,21 +186,15 @@ fn remove(path: &Path) -> io::Result<()> {
 }
 
 fn same_bytes(one: &File, other: &File, len: u64) -> io::Result<bool> {
-    let (mut ours, mut theirs) = (vec![0; CHUNK], vec![0; CHUNK]);
-    let mut at = 0;
-    while at < len {
-        let step = usize::try_from(len - at).unwrap_or(CHUNK).min(CHUNK);
-        one.read_exact_at(&mut ours[..step], at)?;
-        other.read_exact_at(&mut theirs[..step], at)?;
-        if ours[..step] != theirs[..step] {
-            return Ok(false);
-        }
-        at += u64::try_from(step).expect("a chunk is short");
-    }
-    Ok(true)
+    let len = usize::try_from(len).map_err(io::Error::other)?;
+    let read = |file: &File| {
+        let mut bytes = vec![0; len];
+        file.read_exact_at(&mut bytes, 0).map(|()| bytes)
+    };
+    Ok(read(one)? == read(other)?)
 }
 
-/// A program's path as the kernel tells it, also when another file has taken its name since.
+/// A program's path without the kernel's mark of a deleted or replaced file.
 fn without_deletion(link: PathBuf) -> PathBuf {
     let text = link.as_os_str().as_encoded_bytes();
     match text.strip_suffix(b" (deleted)") {

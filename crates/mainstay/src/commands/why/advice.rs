@@ -133,23 +133,18 @@ fn on_output(report: &WhyReport) -> Option<String> {
 /// What to do once the reason is gone.
 fn on_fix(server: &ServerInfo) -> Option<String> {
     let name = &server.name;
-    // What cannot start has been told that with what to correct.
-    let told = server.last_exit.as_ref().is_some_and(|exit| exit.cause == "cannot-start");
-    match server.status {
-        Status::Error if told => None,
-        Status::Error => Some(format!("after the fix, `mainstay restart {name}` starts it again")),
-        Status::Restarting if server.next_restart_at.is_some() => Some(format!(
-            "`mainstay restart {name}` restarts it now and resets the counter; `mainstay stop {name}` stops it"
-        )),
-        Status::Starting
-        | Status::Restarting
-        | Status::Running
-        | Status::Unhealthy
-        | Status::Waiting
-        | Status::Stopping
-        | Status::Stopped
-        | Status::Removing => None,
+    // The advice for a server that cannot start says this already.
+    let cannot_start = server.last_exit.as_ref().is_some_and(|exit| exit.cause == "cannot-start");
+    if server.status == Status::Error && !cannot_start {
+        return Some(format!("after the fix, `mainstay restart {name}` starts it again"));
     }
+    let waits = server.status == Status::Restarting && server.next_restart_at.is_some();
+    waits.then(|| {
+        format!(
+            "`mainstay restart {name}` restarts it now and resets the counter; \
+             `mainstay stop {name}` stops it"
+        )
+    })
 }
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
-//! What happened, one step after another: events, with what was done to several clients' files at once
-//! told as one step.
+//! The timeline of `why`: events, where changes of several clients' files at once are one step.
 
 use std::time::Duration;
 
@@ -8,8 +7,7 @@ use mainstay_clients::{Client, clients};
 
 use crate::text::{and, since, tame};
 
-/// So much of the past is told, and so much of that about clients' files: who reads this wants to know
-/// about the server first.
+/// The number of steps, and of those about clients' files: the server comes first.
 const STEPS: usize = 12;
 const CLIENT_STEPS: usize = 4;
 
@@ -49,7 +47,7 @@ pub(super) fn client_of(event: &EventRecord) -> Option<&'static Client> {
     clients().iter().find(|client| event.detail.contains(&format!(" {} (", client.product)))
 }
 
-/// The file that an event about a client tells of.
+/// The file in an event about a client.
 pub(super) fn file_of(event: &EventRecord) -> Option<&str> {
     Some(event.detail.split_once(" (")?.1.rsplit_once(')')?.0)
 }
@@ -87,7 +85,7 @@ impl Step<'_> {
         parts.collect::<Vec<_>>().join("; ")
     }
 
-    /// Whether an event tells the same of another client, or more of the same run.
+    /// Whether an event reports the same change of another client, or belongs to the same run.
     fn goes_on_with(&self, event: &EventRecord) -> bool {
         let last = self.more.last().copied().unwrap_or(self.first);
         if !self.is_about_clients() {
@@ -105,8 +103,7 @@ impl Step<'_> {
     }
 }
 
-/// What was done to a client's file, if the same may be done to several at once. Trouble is told one by
-/// one.
+/// What was done to a client's file, if it may be done to several at once. Problems are shown one by one.
 fn verb(event: &EventRecord) -> Option<&'static str> {
     match event.cause.as_deref().filter(|_| event.event == EventRecord::CLIENT)? {
         "added" => Some("added to"),

@@ -311,9 +311,9 @@ fn bad_tokens_are_refused_with_a_reason() {
     let mut site = Site::new();
     site.token(&["t"]);
     for (args, code, reason) in [
-        (&["token", "create", "t"][..], 1, "there is a token called `t` already"),
-        (&["token", "create", "a b"][..], 1, "cannot be the name of a token"),
-        (&["token", "create", ""][..], 1, "cannot be the name of a token"),
+        (&["token", "create", "t"][..], 1, "a token `t` already exists"),
+        (&["token", "create", "a b"][..], 1, "is not a valid token name"),
+        (&["token", "create", ""][..], 1, "is not a valid token name"),
         (&["token", "create", "x", "--server", "none"][..], 3, "none"),
         (&["token", "rm", "none"][..], 1, "there is no token `none`"),
     ] {

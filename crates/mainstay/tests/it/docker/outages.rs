@@ -226,7 +226,7 @@ fn another_engine_behind_the_same_socket_is_an_outage() {
         server["status"] == "waiting" && reason.starts_with("another engine answers at ")
     });
     let why = scene.env.ok(["why", &scene.name]);
-    assert!(why.contains("start the engine that has its container again"), "{why}");
+    assert!(why.contains("start the engine that has its container;"), "{why}");
     proxy.aim(&engine);
     let server = scene.back(1);
     assert_eq!(server["restarts_total"], 0);

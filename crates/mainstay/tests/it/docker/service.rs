@@ -183,7 +183,9 @@ impl Drop for Machine {
 fn the_unit_is_sound_wherever_the_program_is() {
     let machine = Machine::boot("paths");
     machine.script("put", &[env!("CARGO_BIN_EXE_mainstay"), QUOTED]);
-    for (program, said) in [(QUOTED, "the service runs"), (PROGRAM, "it runs as before until")] {
+    for (program, said) in
+        [(QUOTED, "the service is running"), (PROGRAM, "the new unit takes effect after a restart")]
+    {
         let told = machine.run_from(program, &["service", "install"]);
         assert!(told.contains(said), "{told}");
         let unit = Path::new("/home/me/.config/systemd/user/mainstay.service");
@@ -217,7 +219,7 @@ fn servers_and_sessions_outlive_the_service() {
     assert_works(&session);
 
     let told = machine.mainstay(&["service", "install"]);
-    assert!(told.contains("has made way; its servers run on"), "{told}");
+    assert!(told.contains("is stopped; its servers keep running"), "{told}");
     machine.assert_unharmed(&server, &session);
 
     let (holder, daemon) = (machine.property("MainPID"), machine.daemon());
@@ -303,7 +305,7 @@ fn what_its_user_stopped_stays_stopped() {
     machine.systemctl("stop");
     assert!(machine.is_alive(pid_of(&server)), "the server runs on");
     let told = machine.mainstay(&["service", "install"]);
-    assert!(told.contains("it stays off, as you left it"), "{told}");
+    assert!(told.contains("it is still stopped"), "{told}");
     assert_eq!(machine.property("ActiveState"), "inactive");
     machine.systemctl("start");
     assert_eq!(machine.server("clock")["pid"], server["pid"]);

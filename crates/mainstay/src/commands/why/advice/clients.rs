@@ -6,8 +6,8 @@ use mainstay_api::EventRecord;
 
 use super::super::steps::{client_of, file_of};
 
-/// What to do about the last entry that is not as it should be, if no later event tells that it is. An entry in a
-/// client that is not one of the `wanted` any more is as it should be.
+/// What to do about the last entry with a problem, unless a later event resolves it. Clients that are no longer
+/// `wanted` are ignored.
 pub(super) fn on_events(
     events: &[EventRecord],
     wanted: Option<&BTreeSet<String>>,
@@ -46,7 +46,7 @@ fn on_event(event: &EventRecord) -> Option<String> {
     }
 }
 
-/// Whether the entry that `event` is about is as it should be since `later`.
+/// Whether `later` resolves the problem of `event`.
 fn settles(later: &EventRecord, event: &EventRecord) -> bool {
     let done = matches!(later.cause.as_deref(), Some("added" | "updated" | "removed"));
     done && file_of(later).is_some_and(|file| event.detail.contains(file))

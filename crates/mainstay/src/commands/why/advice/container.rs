@@ -80,7 +80,7 @@ fn engine_away(engine: &str) -> String {
     )
 }
 
-/// What to do about the engine's words of why it cannot start.
+/// What to do, given the engine's message about a failed start.
 fn on_start(detail: &str, server: &ServerInfo) -> String {
     let ServerInfo { name, engine, .. } = server;
     let detail = detail.to_lowercase();

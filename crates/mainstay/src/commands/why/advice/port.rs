@@ -1,6 +1,6 @@
 //! Whether a server that should speak stdio seems to speak HTTP, from what it wrote.
 
-/// Words before an address that somebody listens at.
+/// Texts before the address of a listener.
 const SIGNS: [&str; 2] = ["listening", "http://"];
 
 /// The flags to give to a server that should speak stdio but says that it listens somewhere, as a part
@@ -13,7 +13,7 @@ pub(super) fn instead_of_stdio(stderr: &[String]) -> String {
     format!(", or, if it uses HTTP, give `--transport streamable-http --target-port {port}`")
 }
 
-/// The rest of a line from where it seems to tell an address.
+/// The rest of a line from where it seems to contain an address.
 fn address(line: &str) -> Option<String> {
     let line = line.to_lowercase();
     let (at, sign) = SIGNS.iter().find_map(|sign| Some((line.find(sign)?, sign)))?;

@@ -1,8 +1,7 @@
-//! What a new program is asked before it takes the place of the present one: who it is, and whether it
-//! can take up the state of this instance, of which it is given a copy.
+//! The trial run of a new program before it replaces this one: it prints its version, then opens a copy of the state.
 //!
-//! What is said here is said between two versions of Mainstay, so it only ever grows: the word
-//! [`REHEARSE`], the directory after it, and the one line of JSON that answers.
+//! Two versions of Mainstay talk to each other here, so the format may only grow: the argument [`TRIAL`], a directory,
+//! and one line of JSON as the answer.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -23,81 +22,80 @@ use super::error::UpdateError;
 use crate::context::Context;
 use crate::error::{CliError, Exit};
 
-/// The word by which this program rehearses.
-pub(crate) const REHEARSE: &str = "__rehearse";
+/// The argument with which this program makes a trial run.
+pub(crate) const TRIAL: &str = "__rehearse";
 
 const VERSION: &str = "--version";
 
 /// How much of its answers is read.
 const MAX_ANSWER: u64 = 64 * 1024;
 
-/// How much of an answer is told that makes no sense.
-const MAX_TOLD: usize = 200;
+/// How much of an unexpected answer is shown.
+const MAX_SHOWN: usize = 200;
 
-/// What a program says of itself that can take up the state.
+/// The answer of a program that can use the state.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Rehearsed {
+pub(super) struct Passed {
     pub(super) version: String,
 }
 
-/// The answer of a program that was asked to rehearse.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-enum Word {
-    Well(Rehearsed),
-    Ill { error: ApiError },
+enum TrialResult {
+    Passed(Passed),
+    Failed { error: ApiError },
 }
 
-/// Rehearses, at the word of a program that this one may take the place of: takes up a copy of the
-/// state in `dir`, and says in one line how that went. Nothing else is touched.
-pub(crate) fn rehearse(ctx: &mut Context, dir: &Path) -> Result<(), CliError> {
-    let word = match mainstay_daemon::preflight(&ctx.instance()?, dir) {
-        Ok(()) => Word::Well(Rehearsed { version: env!("CARGO_PKG_VERSION").to_owned() }),
+/// Makes a trial run for an older program that this one may replace: opens a copy of the state in `dir` and prints the
+/// result in one line. Nothing else is touched.
+pub(crate) fn make_trial_run(ctx: &mut Context, dir: &Path) -> Result<(), CliError> {
+    let result = match mainstay_daemon::preflight(&ctx.instance()?, dir) {
+        Ok(()) => TrialResult::Passed(Passed { version: env!("CARGO_PKG_VERSION").to_owned() }),
         Err(error) => {
             let (message, help) = (with_causes(&error), error.help());
-            Word::Ill { error: ApiError { kind: ErrorKind::Internal, message, help } }
+            TrialResult::Failed { error: ApiError { kind: ErrorKind::Internal, message, help } }
         }
     };
-    ctx.ui.items(true, &[&word], |_| String::new())?;
-    match word {
-        Word::Well(_) => Ok(()),
-        Word::Ill { .. } => Err(CliError::Answered(Exit::Failed)),
+    ctx.ui.items(true, &[&result], |_| String::new())?;
+    match result {
+        TrialResult::Passed(_) => Ok(()),
+        TrialResult::Failed { .. } => Err(CliError::Answered(Exit::Failed)),
     }
 }
 
-/// Asks the program at `copy` who it is, and has it rehearse in a directory of its own in `state_dir`.
-pub(super) async fn hold(
+/// Asks the program at `copy` for its version, and lets it open the state in a directory of its own in `state_dir`.
+pub(super) async fn try_out(
     copy: &Path,
-    told_as: &Path,
+    shown_as: &Path,
     state_dir: &Path,
-) -> Result<Rehearsed, UpdateError> {
-    let program = Asked { copy, told_as };
-    let said = program.ask(VERSION, None, PRINT_VERSION).await?;
-    let Some(version) = version(&said.stdout) else {
-        return Err(UpdateError::NoMainstay { path: told_as.to_owned(), answer: said.told() });
+) -> Result<Passed, UpdateError> {
+    let program = Program { copy, shown_as };
+    let answer = program.ask(VERSION, None, PRINT_VERSION).await?;
+    let Some(version) = version(&answer.stdout) else {
+        return Err(UpdateError::NoMainstay { path: shown_as.to_owned(), answer: answer.shown() });
     };
     let version = version.to_owned();
-    let stage = Stage::set_up(state_dir)?;
-    let said = program.ask(REHEARSE, Some(&stage.0), PREFLIGHT).await?;
-    match serde_json::from_slice(&said.stdout) {
-        Ok(Word::Well(rehearsed)) => Ok(rehearsed),
-        Ok(Word::Ill { error }) => Err(UpdateError::Rehearsal { version, error }),
-        Err(_) => Err(UpdateError::NoRehearsal { version, answer: said.told() }),
+    let dir = TrialDir::create(state_dir)?;
+    let answer = program.ask(TRIAL, Some(&dir.0), PREFLIGHT).await?;
+    match serde_json::from_slice(&answer.stdout) {
+        Ok(TrialResult::Passed(passed)) => Ok(passed),
+        Ok(TrialResult::Failed { error }) => Err(UpdateError::Trial { version, error }),
+        Err(_) => Err(UpdateError::NoTrial { version, answer: answer.shown() }),
     }
 }
 
-/// The version in what a Mainstay answers to `--version`.
-fn version(answer: &[u8]) -> Option<&str> {
-    let line = std::str::from_utf8(answer).ok()?.trim_end();
+/// The version in the output of `--version`.
+fn version(output: &[u8]) -> Option<&str> {
+    let line = std::str::from_utf8(output).ok()?.trim_end();
     line.strip_prefix("mainstay ").filter(|version| !version.contains(char::is_whitespace))
 }
 
-/// A directory for a rehearsal, which is removed after it. There is only one update at a time, so what
-/// is there already was left by one that was killed.
-struct Stage(PathBuf);
+/// A directory for a trial run, which is removed after it. There is only one update at a time, so an existing one was
+/// left by an update that was killed.
+struct TrialDir(PathBuf);
 
-impl Stage {
-    fn set_up(state_dir: &Path) -> Result<Self, UpdateError> {
+impl TrialDir {
+    fn create(state_dir: &Path) -> Result<Self, UpdateError> {
         let dir = state_dir.join("rehearsal");
         let make = || {
             match fs::remove_dir_all(&dir) {
@@ -111,62 +109,61 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for TrialDir {
     fn drop(&mut self) {
-        // What is left of it, the next update removes.
+        // The next update removes what is left.
         let _left = fs::remove_dir_all(&self.0);
     }
 }
 
-/// A program that answers questions.
-struct Asked<'a> {
+/// The new program.
+struct Program<'a> {
     copy: &'a Path,
-    /// The file that its user knows.
-    told_as: &'a Path,
+    /// Its path in messages.
+    shown_as: &'a Path,
 }
 
-/// What it said.
-struct Said {
+struct Answer {
     stdout: Vec<u8>,
     stderr: Vec<u8>,
     status: ExitStatus,
 }
 
-impl Asked<'_> {
+impl Program<'_> {
     async fn ask(
         &self,
-        question: &'static str,
-        about: Option<&Path>,
+        argument: &'static str,
+        dir: Option<&Path>,
         limit: Duration,
-    ) -> Result<Said, UpdateError> {
-        let path = || self.told_as.to_owned();
+    ) -> Result<Answer, UpdateError> {
+        let path = || self.shown_as.to_owned();
         let mut command = Command::new(self.copy);
         mainstay_hold::descriptors::pass_only_stdio(command.as_std_mut());
-        command.arg(question).args(about).current_dir("/").kill_on_drop(true);
+        command.arg(argument).args(dir).current_dir("/").kill_on_drop(true);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let talk = async {
             let mut child = command.spawn()?;
             let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
             let (stdout, stderr) = tokio::join!(head(stdout), head(stderr));
-            // One that has more to say than is read ends with its pipe.
+            // A program that writes more than is read ends with its pipe.
             let status = child.wait().await?;
-            io::Result::Ok(Said { stdout: stdout?, stderr: stderr?, status })
+            io::Result::Ok(Answer { stdout: stdout?, stderr: stderr?, status })
         };
         match timeout(limit, talk).await {
-            Ok(Ok(said)) => Ok(said),
+            Ok(Ok(answer)) => Ok(answer),
             Ok(Err(source)) => Err(UpdateError::Start { path: path(), source }),
-            Err(_) => Err(UpdateError::Late { path: path(), question, limit }),
+            Err(_) => Err(UpdateError::Late { path: path(), argument, limit }),
         }
     }
 }
 
-impl Said {
-    /// As much of it as a user wants to see.
-    fn told(&self) -> String {
+impl Answer {
+    /// Its first line, for a message.
+    fn shown(&self) -> String {
         let texts = [&self.stdout, &self.stderr].map(|text| String::from_utf8_lossy(text));
         let line = texts.iter().find_map(|text| text.lines().find(|line| !line.is_empty()));
         match line {
-            Some(line) => format!("`{}`", line.chars().take(MAX_TOLD).collect::<String>()),
+            Some(line) => format!("`{}`", line.chars().take(MAX_SHOWN).collect::<String>()),
             None if self.status.success() => "nothing".to_owned(),
             None => format!("nothing ({})", self.status),
         }
@@ -188,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_version_is_read_off_what_a_mainstay_says() {
+    fn the_version_is_parsed() {
         assert_eq!(version(b"mainstay 0.1.0\n"), Some("0.1.0"));
         assert_eq!(version(b"true (GNU coreutils) 9.1\n..."), None);
         assert_eq!(version(b"mainstay is what?\n"), None);
@@ -197,17 +194,20 @@ mod tests {
     }
 
     #[test]
-    fn what_versions_say_to_each_other_stays_as_it_is() {
-        let read = |text: &str| serde_json::from_str::<Word>(text).ok();
-        let well = Word::Well(Rehearsed { version: "0.1.0".to_owned() });
+    fn the_format_between_versions_stays_the_same() {
+        let read = |text: &str| serde_json::from_str::<TrialResult>(text).ok();
+        let well = TrialResult::Passed(Passed { version: "0.1.0".to_owned() });
         let text = r#"{"version":"0.1.0"}"#;
         assert_eq!(serde_json::to_string(&well).unwrap(), text);
         assert_eq!(read(text), Some(well));
         assert!(read(r#"{"version":"9","more":[]}"#).is_some(), "it may grow");
         let error = ApiError::new(ErrorKind::Internal, "too new").with_help("wait");
         let text = r#"{"error":{"kind":"internal","message":"too new","help":"wait"}}"#;
-        assert_eq!(serde_json::to_string(&Word::Ill { error: error.clone() }).unwrap(), text);
-        assert_eq!(read(text), Some(Word::Ill { error }));
+        assert_eq!(
+            serde_json::to_string(&TrialResult::Failed { error: error.clone() }).unwrap(),
+            text
+        );
+        assert_eq!(read(text), Some(TrialResult::Failed { error }));
         assert_eq!(read("{}"), None);
     }
 
@@ -218,17 +218,17 @@ mod tests {
         fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
         let state = dir.path().join("state");
         fs::create_dir_all(state.join("rehearsal/left")).unwrap();
-        let told = match hold(&program, Path::new("new"), &state).await {
-            Ok(rehearsed) => format!("{rehearsed:?}"),
+        let told = match try_out(&program, Path::new("new"), &state).await {
+            Ok(passed) => format!("{passed:?}"),
             Err(error) => mainstay_core::with_causes(&error),
         };
         assert_eq!(told, expected);
     }
 
     #[tokio::test]
-    async fn a_program_is_believed_by_its_answers() {
-        let asked = |rehearsed: &str| {
-            format!(r#"test "$1" = --version && echo mainstay 7.0.0 && exit; {rehearsed}"#)
+    async fn the_answers_of_a_program_decide() {
+        let answers = |trial: &str| {
+            format!(r#"test "$1" = --version && echo mainstay 7.0.0 && exit; {trial}"#)
         };
         check("echo hello", "`new` is not Mainstay: its answer to `--version` is `hello`").await;
         check(
@@ -237,18 +237,18 @@ mod tests {
         )
         .await;
         check(
-            &asked("echo; echo what >&2; exit 2"),
+            &answers("echo; echo what >&2; exit 2"),
             "version 7.0.0 does not support this update: its answer to the trial run is `what`",
         )
         .await;
         check(
-            &asked(r#"echo '{"error":{"kind":"internal","message":"no"}}'; exit 1"#),
+            &answers(r#"echo '{"error":{"kind":"internal","message":"no"}}'; exit 1"#),
             "version 7.0.0 cannot read the state of this instance: no",
         )
         .await;
         check(
-            &asked(r#"rmdir "$2" && echo '{"version":"7.0.0"}'"#),
-            r#"Rehearsed { version: "7.0.0" }"#,
+            &answers(r#"rmdir "$2" && echo '{"version":"7.0.0"}'"#),
+            r#"Passed { version: "7.0.0" }"#,
         )
         .await;
     }
