@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -16,12 +16,16 @@ use mainstay_testkit::cgroup::TestCgroup;
 use mainstay_testkit::programs::program;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use tokio::time::Instant;
 
 /// No test waits longer for anything.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
 /// How often a test looks whether what it waits for has come.
 const STEP: Duration = Duration::from_millis(20);
+
+/// How often a test looks for a change of which no event tells.
+const UNTOLD: Duration = Duration::from_millis(200);
 
 /// Where a test's Mainstay lives. Dropping it stops the daemon, ends every process that was started
 /// in it, and removes the files.
@@ -241,14 +245,26 @@ impl TestEnv {
         servers.into_iter().find(|server| server["name"] == name).unwrap_or_default()
     }
 
-    /// A server once it is like that.
+    /// A server once it is like that. It is looked at after every event, and now and then because not every change
+    /// has an event.
+    #[track_caller]
     pub(crate) fn once(&self, name: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-        let mut last = Value::Null;
-        let seen = patiently(|| {
+        let mut last = self.server(name);
+        let begun = Instant::now();
+        let mut events = None;
+        while !is_so(&last) {
+            assert!(begun.elapsed() < LIMIT, "{name} never {what}; it is {last:#}");
+            let follower = events.get_or_insert_with(|| {
+                // The last event comes at once, so that nothing after it is missed.
+                self.follow(["events", "-f", "--tail", "1", "--json"])
+            });
+            if !follower.wait(UNTOLD) {
+                thread::sleep(STEP);
+                events = None;
+            }
             last = self.server(name);
-            is_so(&last).then(|| last.clone())
-        });
-        seen.unwrap_or_else(|| panic!("{name} never {what}; it is {last:#}"))
+        }
+        last
     }
 
     /// A server once its run of this generation is up and ready.
@@ -331,15 +347,24 @@ impl Follower {
         }
     }
 
-    /// Waits for its end, and gives the exit code and what it said on standard error.
-    pub(crate) fn ending(mut self) -> (Option<i32>, String) {
-        until("it ended by itself", || self.child.try_wait().unwrap());
-        let output = self.child.wait_with_output().unwrap();
-        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    /// Waits for further lines, which are dropped, but not for longer than this. Returns whether it goes on.
+    fn wait(&self, limit: Duration) -> bool {
+        let next = self.lines.recv_timeout(limit);
+        self.lines.try_iter().for_each(drop);
+        next != Err(mpsc::RecvTimeoutError::Disconnected)
     }
 
-    /// Ends it.
-    pub(crate) fn end(mut self) {
+    /// Waits for its end, and gives the exit code and what it said on standard error.
+    pub(crate) fn ending(mut self) -> (Option<i32>, String) {
+        let status = until("it ended by itself", || self.child.try_wait().unwrap());
+        let mut stderr = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        (status.code(), stderr)
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
