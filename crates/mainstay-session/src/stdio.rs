@@ -607,7 +607,9 @@ impl Server {
         let generation = self.generation(key);
         let Some(stdio) = self.stdio(key).filter(|stdio| !stdio.is_closed) else { return };
         stdio.is_closed = true;
-        let pending = std::mem::take(&mut stdio.pending);
+        // In the order in which they were sent, so that they are sent again in that order.
+        let mut pending: Vec<_> = std::mem::take(&mut stdio.pending).into_iter().collect();
+        pending.sort_unstable_by_key(|(id, _)| *id);
         let queue = std::mem::take(&mut stdio.queue);
         for (id, Pending { line, target, .. }) in pending {
             let is_sent = line <= written;
@@ -675,6 +677,7 @@ impl Server {
                 doubted.push((*id, now));
             }
         }
+        doubted.sort_unstable();
         for (id, lost_at) in doubted {
             self.doubt(now, key, id, lost_at);
         }

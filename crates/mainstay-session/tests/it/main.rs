@@ -24,7 +24,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::script::{Kind, Script};
 
 /// The scripts of each test.
-const SCRIPTS: u64 = 26_000;
+const SCRIPTS: u64 = 20_000;
 
 #[test]
 fn a_stdio_server_that_is_shared() -> Result<(), Failure> {
