@@ -212,7 +212,7 @@ fn a_client_that_is_not_installed_is_refused() {
     exit: 1
     --- stderr
     error: Codex is not installed (`[ROOT]/home/.codex/config.toml` would be its file)
-    help: nothing was changed; if it is installed, start it once, so that it makes its directory
+    help: nothing was changed; if it is installed, start it once, so that it creates its directory
     ");
     assert_eq!(env.json(["client", "show", "cursor", "--json"])["chosen"], false);
 }
