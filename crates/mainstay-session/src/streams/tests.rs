@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::stream::Item;
-use crate::test_server::{JOURNALED, TestCall, TestServer, note, session_id};
+use crate::tests::{JOURNALED, TestCall, TestServer, note, session_id};
 
 const S: fn(u64) -> Duration = Duration::from_secs;
 
