@@ -46,7 +46,7 @@ mod stream;
 mod streams;
 mod table;
 #[cfg(test)]
-mod test_server;
+mod tests;
 mod timers;
 mod usage;
 

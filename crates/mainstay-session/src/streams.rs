@@ -265,6 +265,13 @@ impl Server {
         }
     }
 
+    /// The client cannot come back for this stream. When its reader leaves, its request is given up.
+    pub fn end_resumption(&mut self, key: StreamRef) {
+        if let Some(resumable) = self.streams.get_mut(key).and_then(Stream::resumable_mut) {
+            (resumable.has_id, resumable.is_kept) = (false, false);
+        }
+    }
+
     /// Finds what a client that got this event may still read.
     pub fn find(&self, key: SessionKey, id: &EventId) -> Found<StreamRef> {
         let Some(session) = self.sessions.get(key) else { return Found::Over };

@@ -99,6 +99,11 @@ impl Reader {
     pub(crate) fn event_id_sent(&self) {
         self.server.lock().machine.event_id_sent(self.stream);
     }
+
+    /// The client cannot come back for the rest: if it is not read to its end, its request is given up.
+    pub(crate) fn end_resumption(&self) {
+        self.server.lock().machine.end_resumption(self.stream);
+    }
 }
 
 impl Drop for Reader {

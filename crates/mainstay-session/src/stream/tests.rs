@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::record::StreamKey;
-use crate::test_server::{Notes, note, request};
+use crate::tests::{Notes, note, request};
 
 const SENT: Sent = Sent { generation: 4, line: Some(9) };
 

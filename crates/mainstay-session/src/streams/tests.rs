@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::stream::Item;
-use crate::test_server::{JOURNALED, TestCall, TestServer, note, session_id};
+use crate::tests::{JOURNALED, TestCall, TestServer, note, session_id};
 
 const S: fn(u64) -> Duration = Duration::from_secs;
 
@@ -126,6 +126,25 @@ fn a_request_is_given_up_when_its_client_does_not_come_back_in_time() {
     test.passes(Duration::from_millis(1));
     assert!(test.is_cancelled(&call) && test.is_forgotten(&call));
     assert_eq!(found(&test, session, &event), r#"gone Some("7")"#);
+}
+
+#[test]
+fn a_request_is_given_up_at_once_if_its_client_cannot_come_back() {
+    let mut test = TestServer::new();
+    let session = test.session(1);
+    let (open, answered) = (test.request(session), test.request(session));
+    for call in [&open, &answered] {
+        test.commit(call);
+        test.server.end_resumption(call.stream);
+    }
+    test.answers(&answered);
+    assert_eq!(test.read_all(&answered), (vec![1], true));
+    for call in [&open, &answered] {
+        assert!(!test.is_forgotten(call));
+        test.leaves(call);
+        assert!(test.is_forgotten(call));
+    }
+    assert!(test.is_cancelled(&open) && !test.is_cancelled(&answered));
 }
 
 #[test]

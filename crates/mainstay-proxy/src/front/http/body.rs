@@ -163,6 +163,19 @@ impl Body {
     }
 }
 
+impl Drop for Body {
+    fn drop(&mut self) {
+        let (source, guard) = match self {
+            Self::Full(_) => return,
+            Self::Events(events) => (&events.source, &events.guard),
+            Self::Spaced(spaced) => (&spaced.source, &spaced.guard),
+        };
+        if guard.as_ref().is_some_and(|StreamGuard(conn)| conn.ends_with_listener()) {
+            source.reader.end_resumption();
+        }
+    }
+}
+
 /// How an event stream begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Opening {

@@ -28,6 +28,8 @@ pub(super) struct ConnectionState {
     ends_with_response: AtomicBool,
     /// Whether the client expects that the connection is closed after the response.
     closes_after_response: AtomicBool,
+    /// Whether the listener ends, and nobody goes on with its requests.
+    ends_with_listener: AtomicBool,
     /// The response that is left to the next daemon.
     unfinished: Mutex<Option<Box<UnfinishedResponse>>>,
     left: Notify,
@@ -64,6 +66,7 @@ impl ConnectionState {
             taken: Notify::new(),
             ends_with_response: AtomicBool::new(false),
             closes_after_response: AtomicBool::new(false),
+            ends_with_listener: AtomicBool::new(false),
             unfinished: Mutex::new(None),
             left: Notify::new(),
             clock: Arc::clone(clock),
@@ -101,6 +104,15 @@ impl ConnectionState {
     /// Whether this daemon ends, and others go on with its sessions.
     pub(super) fn is_ending(&self) -> bool {
         self.intake_gate.is_closed()
+    }
+
+    /// The listener ends, and nobody goes on with its requests: one whose response is cut is given up.
+    pub(super) fn end_with_listener(&self) {
+        self.ends_with_listener.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn ends_with_listener(&self) -> bool {
+        self.ends_with_listener.load(Ordering::Relaxed)
     }
 
     /// Whether another daemon takes over the connection.

@@ -316,6 +316,7 @@ where
     };
     match drain {
         Drain::Finish => {
+            conn.end_with_listener();
             Pin::new(&mut served).graceful_shutdown();
             if let Err(error) = served.await {
                 debug!(%error, "connection broken");

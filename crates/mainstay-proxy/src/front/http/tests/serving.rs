@@ -92,7 +92,8 @@ async fn at_the_end_requests_are_cut_after_a_while() {
     let asked = live.seen.request().await;
     slow.head(200).await;
     live.finish();
-    asked.given_up().await;
+    let given_up = tokio::time::timeout(Duration::from_secs(10), asked.given_up());
+    given_up.await.expect("it is given up at once");
     soon(live.served).await.unwrap();
 }
 
