@@ -126,6 +126,8 @@ impl Server {
         {
             request.inherited = Some(Inherited::repeated(was_asked));
         }
+        // The attempt before counts.
+        stream.attempts = u32::from(arrival != Arrival::New);
         if let Some(request) = stream.as_request_mut() {
             request.opens_session = message.method() == Some(&Method::Initialize);
         }

@@ -170,7 +170,8 @@ impl World {
     pub(crate) fn leave(&mut self, client: usize, lost: u8) {
         let now = self.instant();
         let mine = |(_, it): &(usize, &Response)| {
-            it.client == client
+            !(self.calls[it.calls[0]].is_initialize && it.reader.is_none())
+                && it.client == client
                 && it.lost_at.is_none()
                 && (it.reader.is_some() || (it.has_id && lost > 0))
         };

@@ -130,7 +130,10 @@ impl World {
         self.current = Some(self.daemons.len() - 1);
         let slots: Vec<_> = self.slots.keys().cloned().collect();
         for session in slots {
-            let run = self.slots[&session].run.filter(|run| self.runs[*run].is_alive);
+            if !self.slots.contains_key(&session) {
+                continue;
+            }
+            let run = self.live_run(session.as_ref());
             match run {
                 Some(run) if self.runs[run].hello.is_some() => self.attach(run),
                 Some(run) => {
