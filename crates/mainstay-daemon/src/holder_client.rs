@@ -16,11 +16,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-use std::time::Duration;
 
 use mainstay_api::Instance;
 use mainstay_hold::holder::{
-    ConnectionStore, HolderEvent, Inherited, InheritedState, Link, Place, Unfinished, take_stdin,
+    ConnectionStore, HolderEvent, Inherited, InheritedState, Link, Place, StartInfo, Unfinished,
+    take_stdin,
 };
 use mainstay_hold::limits::{HOLDER_RETRY, PULSE};
 use mainstay_hold::tcp;
@@ -44,21 +44,6 @@ pub struct HolderClient {
 /// What the holder sends.
 pub struct HolderEvents(mpsc::UnboundedReceiver<HolderEvent>);
 
-/// How a daemon was started.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Circumstances {
-    /// Another daemon serves; it hands over when this one is prepared.
-    pub(crate) standby: bool,
-    /// Why the last reload or update was rolled back, if it was.
-    pub(crate) replacement_failed: Option<String>,
-    /// The last lines of the last daemon, if it died.
-    pub(crate) last_output: Option<String>,
-    /// How often the holder expects a pulse.
-    pub(crate) watchdog: Option<Duration>,
-    /// Whether the holder speaks version 1 of its protocol (Mainstay 0.1.0).
-    pub(crate) holder_is_outdated: bool,
-}
-
 struct Shared {
     link: Mutex<Link>,
     /// For requests that wait for an answer. Two threads, so that a listener does not wait for the start of a holder.
@@ -68,7 +53,7 @@ struct Shared {
     lock: Mutex<Option<OwnedFd>>,
     /// Every listener, by the place that was asked for.
     listeners: Mutex<HashMap<Place, OwnedFd>>,
-    circumstances: Circumstances,
+    start: StartInfo,
     events: mpsc::UnboundedSender<HolderEvent>,
     /// Connections of the daemon before this one, by the listener that accepted them.
     connections: Mutex<HashMap<Place, Vec<PassedOn>>>,
@@ -88,20 +73,13 @@ impl HolderClient {
         let socket = take_stdin()?;
         let (events, holder_events) = mpsc::unbounded_channel();
         let (link, welcome) = Link::connect(socket, forward_to(&events))?;
-        let circumstances = Circumstances {
-            standby: welcome.standby,
-            replacement_failed: welcome.replacement_failed,
-            last_output: welcome.last_output,
-            watchdog: welcome.watchdog,
-            holder_is_outdated: welcome.holder_is_outdated,
-        };
         let shared = Shared {
             link: Mutex::new(link),
             pool: BlockingPool::new(2),
             holder: AtomicU32::new(welcome.holder_pid),
             lock: Mutex::new(Some(welcome.lock)),
             listeners: Mutex::new(welcome.listeners.into_iter().collect()),
-            circumstances,
+            start: welcome.start,
             events,
             connections: Mutex::default(),
             store: OnceLock::new(),
@@ -117,8 +95,8 @@ impl HolderClient {
         self.link().failed(error)
     }
 
-    pub(crate) fn circumstances(&self) -> &Circumstances {
-        &self.shared.circumstances
+    pub(crate) fn start_info(&self) -> &StartInfo {
+        &self.shared.start
     }
 
     /// The pid of the holder.
@@ -338,7 +316,7 @@ impl HolderClient {
     /// daemon's socket, as all servers of 0.1.0 have. [`HolderEvent::HolderGone`] follows, and a new holder is
     /// started.
     pub(crate) async fn kill_outdated_holder(&self) {
-        if !self.circumstances().holder_is_outdated {
+        if !self.start_info().holder_is_outdated {
             return;
         }
         let link = self.link();
@@ -377,7 +355,7 @@ impl HolderClient {
 
     /// Sends a pulse now and then: the holder kills a daemon that hangs.
     pub(crate) async fn pulse(&self) -> Infallible {
-        let expected = self.circumstances().watchdog.unwrap_or(PULSE);
+        let expected = self.start_info().watchdog.unwrap_or(PULSE);
         let mut pulse = interval(expected.min(PULSE));
         pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {

@@ -148,7 +148,7 @@ async fn live(
     holder: HolderClient,
     mut holder_events: HolderEvents,
 ) -> Result<(), RunError> {
-    let standby = holder.circumstances().standby;
+    let standby = holder.start_info().standby;
     if standby && !handover::prepare(&config, &holder, &mut holder_events).await? {
         return Ok(());
     }
@@ -223,11 +223,11 @@ impl Daemon {
 }
 
 fn log_last_daemon(holder: &HolderClient) {
-    let circumstances = holder.circumstances();
-    if let Some(why) = &circumstances.replacement_failed {
+    let start = holder.start_info();
+    if let Some(why) = &start.replacement_failed {
         tracing::error!(why, "the last reload or update was rolled back");
     }
-    if let Some(last_output) = &circumstances.last_output {
+    if let Some(last_output) = &start.last_output {
         tracing::error!(last_output, "the last daemon died");
     }
 }

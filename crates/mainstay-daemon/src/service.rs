@@ -363,7 +363,7 @@ impl Service {
             instance: self.instance_id.clone(),
             number: self.context.daemon,
             holder: Some(self.holder.holder()),
-            replacement_failed: self.holder.circumstances().replacement_failed.clone(),
+            replacement_failed: self.holder.start_info().replacement_failed.clone(),
         }
     }
 }

@@ -51,7 +51,7 @@ pub(crate) async fn build(config: Config, holder: HolderClient) -> Result<Daemon
     let instance = config.instance.clone();
     let [state, events, kept_sessions] =
         [STATE, store::EVENTS, SESSIONS].map(|name| instance.state_dir.join(name));
-    if holder.circumstances().replacement_failed.is_some() {
+    if holder.start_info().replacement_failed.is_some() {
         Store::undo_migration(&state)?;
         event_log::undo_migration(&events);
         session_store::undo_migration(&kept_sessions);

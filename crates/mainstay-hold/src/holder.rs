@@ -53,7 +53,7 @@ pub use self::connection_store::{
 };
 use self::daemon::Daemon;
 pub use self::failure_report::FILE as FAILURE_REPORT;
-pub use self::link::{HolderEvent, Inherited, InheritedState, Link, Welcome};
+pub use self::link::{HolderEvent, Inherited, InheritedState, Link, StartInfo, Welcome};
 use self::listeners::Listeners;
 use self::lock::Attempt;
 pub use self::lock::pid;

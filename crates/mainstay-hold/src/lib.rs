@@ -13,6 +13,7 @@
 
 mod clock;
 mod codec;
+mod poll;
 mod procfs;
 
 pub mod cgroup;

@@ -22,7 +22,7 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, pidfd_send_signal};
 
-pub use self::start::Welcome;
+pub use self::start::{StartInfo, Welcome};
 use self::start::{hand_over, read_welcome};
 pub(super) use self::start::{next, read_listeners, send_list, unexpected};
 use super::Place;

@@ -10,8 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::event::PollFlags;
 use rustix::process::Signal;
 
 use super::connection_copies::ConnectionCopies;
@@ -28,6 +27,7 @@ use super::signals::Signals;
 use super::{Config, HolderEvent, failure_report};
 use crate::clock;
 use crate::codec::length;
+use crate::poll::Sources;
 
 /// How many messages of one daemon are handled before those of the others.
 const MESSAGES_AT_ONCE: usize = 64;
@@ -120,40 +120,28 @@ impl Holder<'_> {
         // No daemon pulses meanwhile, but the service manager must not consider the holder dead.
         let watchdog = self.notify.watchdog().filter(|_| self.plan.is_resting());
         let timeout = left.into_iter().chain(watchdog.map(|interval| interval / 3)).min();
-        let timeout = timeout.map(|timeout| {
-            Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 })
-        });
-        let (sources, mut fds) = self.sources();
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-        let ready = sources.into_iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty());
-        Ok(ready.map(|(source, _)| source).collect())
-    }
-
-    fn sources(&self) -> (Vec<Source>, Vec<PollFd<'_>>) {
-        let mut all = vec![(Source::Signals, self.signals.as_fd(), PollFlags::IN)];
+        let mut all = Sources::new();
+        all.add(Source::Signals, self.signals.as_fd(), PollFlags::IN);
         if self.plan.watches_listeners() {
-            let listeners = self.listeners.held().iter();
-            all.extend(listeners.map(|(_, fd)| (Source::Listener, fd.as_fd(), PollFlags::IN)));
-            let sockets = self.stored.iter().flat_map(ConnectionCopies::sockets);
-            all.extend(sockets.map(|fd| (Source::Stored, fd.as_fd(), PollFlags::IN)));
+            for (_, listener) in self.listeners.held() {
+                all.add(Source::Listener, listener.as_fd(), PollFlags::IN);
+            }
+            for socket in self.stored.iter().flat_map(ConnectionCopies::sockets) {
+                all.add(Source::Stored, socket.as_fd(), PollFlags::IN);
+            }
         }
         for daemon in &self.daemons {
             if let Some(socket) = daemon.socket() {
                 let mut flags = PollFlags::IN;
                 flags.set(PollFlags::OUT, daemon.has_unsent());
-                all.push((Source::Socket(daemon.id), socket, flags));
+                all.add(Source::Socket(daemon.id), socket, flags);
             }
             if let Some(stderr) = daemon.stderr() {
-                all.push((Source::Stderr(daemon.id), stderr, PollFlags::IN));
+                all.add(Source::Stderr(daemon.id), stderr, PollFlags::IN);
             }
-            all.push((Source::Process(daemon.id), daemon.process.as_fd(), PollFlags::IN));
+            all.add(Source::Process(daemon.id), daemon.process.as_fd(), PollFlags::IN);
         }
-        all.into_iter()
-            .map(|(source, fd, flags)| (source, PollFd::from_borrowed_fd(fd, flags)))
-            .unzip()
+        Ok(all.wait(timeout)?.into_iter().map(|(source, _)| source).collect())
     }
 
     fn serve(&mut self, source: Source) {

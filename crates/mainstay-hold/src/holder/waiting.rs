@@ -12,15 +12,14 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::event::PollFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::lock;
 use super::notify::Notify;
 use super::signals::Signals;
+use crate::poll::Sources;
 use crate::procfs;
 
 /// Waits until the lock is ours, or `None` after a signal. Resets the manager's watchdog meanwhile.
@@ -40,7 +39,10 @@ pub(super) fn wait(
     thread::Builder::new().name("lock".into()).spawn(wait)?;
     let mut ending = false;
     loop {
-        pause(&done, signals, notify.watchdog())?;
+        let mut sources = Sources::new();
+        sources.add((), done.as_fd(), PollFlags::IN);
+        sources.add((), signals.as_fd(), PollFlags::IN);
+        sources.wait(notify.watchdog())?;
         if signals.count() > 0 {
             ending = true;
             notify.stopping();
@@ -52,17 +54,6 @@ pub(super) fn wait(
             return lock.map(|lock| (!ending).then_some(lock));
         }
         notify.pulse();
-    }
-}
-
-/// Sleeps until something happens, or the manager's watchdog has to be reset.
-fn pause(done: &UnixStream, signals: &Signals, limit: Option<Duration>) -> io::Result<()> {
-    let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-    let mut sources = [done.as_fd(), signals.as_fd()]
-        .map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN));
-    match poll(&mut sources, limit.as_ref()) {
-        Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(errno) => Err(errno.into()),
     }
 }
 

@@ -5,11 +5,12 @@
 
 mod requests;
 
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with, sockopt::socket_peercred};
 use rustix::process::Signal;
@@ -25,6 +26,7 @@ use super::stdin::Load;
 use super::{Claim, own_pid};
 use crate::clock;
 use crate::launch::Launch;
+use crate::poll::Sources;
 use crate::record::{self, ExitRecord};
 use crate::tree::{self, Process};
 use crate::wire::{FromShim, VERSION};
@@ -160,51 +162,33 @@ impl Run {
         [self.life.deadline(), linger, self.accept_again, scan, check].into_iter().flatten().min()
     }
 
-    fn wait(&mut self, now: Instant) -> Result<Vec<(Source, PollFlags)>, Errno> {
+    fn wait(&mut self, now: Instant) -> io::Result<Vec<(Source, PollFlags)>> {
         self.accept_again = self.accept_again.filter(|again| *again > now);
-        let timeout = self.deadline().map(|at| {
-            let left = at.saturating_duration_since(now);
-            Timespec::try_from(left).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 })
-        });
-        let (sources, mut fds) = self.sources();
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-        let flags = fds.iter().map(PollFd::revents);
-        Ok(sources.into_iter().zip(flags).filter(|(_, flags)| !flags.is_empty()).collect())
-    }
-
-    /// What to wait for. A source whose bytes have no place to go is left out.
-    fn sources(&self) -> (Vec<Source>, Vec<PollFd<'_>>) {
-        let mut sources = Vec::with_capacity(5 + MAX_CONNS);
-        let mut fds = Vec::with_capacity(5 + MAX_CONNS);
-        let mut add = |source, fd| {
-            sources.push(source);
-            fds.push(fd);
-        };
+        let timeout = self.deadline().map(|at| at.saturating_duration_since(now));
+        // A source whose bytes cannot be stored is left out.
+        let mut all = Sources::new();
         if self.accept_again.is_none() {
-            add(Source::Listener, PollFd::new(&self.listener, PollFlags::IN));
+            all.add(Source::Listener, self.listener.as_fd(), PollFlags::IN);
         }
         if let Some(reaper) = &self.reaper {
-            add(Source::Reaper, PollFd::new(reaper.pipe(), PollFlags::IN));
+            all.add(Source::Reaper, reaper.pipe().as_fd(), PollFlags::IN);
         }
         if let Some((pipe, waiting)) = self.server.stdin.pipe() {
             let flags = if waiting { PollFlags::OUT } else { PollFlags::empty() };
-            add(Source::Stdin, PollFd::from_borrowed_fd(pipe, flags));
+            all.add(Source::Stdin, pipe, flags);
         }
         for pipe in [Pipe::Stdout, Pipe::Stderr] {
             if let Some(fd) = self.server.readable(pipe) {
-                add(Source::Server(pipe), PollFd::new(fd, PollFlags::IN));
+                all.add(Source::Server(pipe), fd.as_fd(), PollFlags::IN);
             }
         }
         for (index, conn) in self.conns.iter().enumerate() {
             let mut flags = PollFlags::empty();
             flags.set(PollFlags::IN, self.may_read(conn));
             flags.set(PollFlags::OUT, conn.blocked());
-            add(Source::Conn(index), PollFd::from_borrowed_fd(conn.socket(), flags));
+            all.add(Source::Conn(index), conn.socket(), flags);
         }
-        (sources, fds)
+        all.wait(timeout)
     }
 
     /// A server that does not read makes its daemon wait, unless the server itself waits for the

@@ -135,10 +135,11 @@ impl<'a> Daemon<'a> {
         let copy = socket.try_clone()?;
         let (link, welcome) = Link::connect(socket, obey(&ring)?)?;
         let pid = std::process::id();
-        note(dir, &format!("{label} up {pid} standby={}", welcome.standby))?;
-        for (what, text) in
-            [("replacement_failed", welcome.replacement_failed), ("words", welcome.last_output)]
-        {
+        note(dir, &format!("{label} up {pid} standby={}", welcome.start.standby))?;
+        for (what, text) in [
+            ("replacement_failed", welcome.start.replacement_failed),
+            ("words", welcome.start.last_output),
+        ] {
             if let Some(text) = text {
                 note(dir, &format!("{label} {what}: {text}"))?;
             }
@@ -159,7 +160,7 @@ impl<'a> Daemon<'a> {
             stored: Vec::new(),
             passed_on: Vec::new(),
         };
-        if welcome.standby && !daemon.stand_by()? {
+        if welcome.start.standby && !daemon.stand_by()? {
             return Ok(0);
         }
         daemon.begin()?;

@@ -21,19 +21,26 @@ use crate::limits::TAKE_OVER;
 pub struct Welcome {
     /// The process of the holder.
     pub holder_pid: u32,
-    /// Whether the holder is from Mainstay 0.1.0: it accepts commands from every process that has a copy of
-    /// the daemon's socket, and cannot execute another program. See [`Link::kill_holder`](super::Link::kill_holder).
-    pub holder_is_outdated: bool,
     /// The instance lock. While this is open the instance stays locked, even without the holder.
     pub lock: OwnedFd,
     /// The listeners that are open already.
     pub listeners: Vec<(Place, OwnedFd)>,
+    /// Why and how it was started.
+    pub start: StartInfo,
+}
+
+/// Why and how a daemon was started.
+#[derive(Debug, Clone)]
+pub struct StartInfo {
+    /// Whether the holder is from Mainstay 0.1.0: it accepts commands from every process that has a copy of
+    /// the daemon's socket, and cannot execute another program. See [`Link::kill_holder`](super::Link::kill_holder).
+    pub holder_is_outdated: bool,
     /// Whether another daemon serves: this one prepares, reports that and waits for
     /// [`HolderEvent::Serve`](super::HolderEvent::Serve).
     pub standby: bool,
-    /// Why the daemon that should have replaced the former one did not.
+    /// Why the last reload or update was rolled back, if it was.
     pub replacement_failed: Option<String>,
-    /// How the daemon before this one died, and the end of what it wrote to standard error.
+    /// How the last daemon died, if it did, and its last lines.
     pub last_output: Option<String>,
     /// How often [`Link::pulse`](super::Link::pulse) is expected, if the service manager says so.
     pub watchdog: Option<Duration>,
@@ -61,16 +68,14 @@ pub(super) fn read_welcome(
     let lock = descriptors.into_iter().next().ok_or_else(|| unexpected("the lock is missing"))?;
     let listeners = read_listeners(socket, buffer, listeners)?;
     let interrupted = read_interrupted(socket, buffer, interrupted)?;
-    let welcome = Welcome {
-        holder_pid,
+    let start = StartInfo {
         holder_is_outdated: version < CHECKS_SENDER,
-        lock,
-        listeners,
         standby,
         replacement_failed,
         last_output,
         watchdog: (watchdog_micros > 0).then(|| Duration::from_micros(watchdog_micros)),
     };
+    let welcome = Welcome { holder_pid, lock, listeners, start };
     Ok((welcome, interrupted))
 }
 
