@@ -14,7 +14,9 @@
 //! Nothing here but [`clients`] depends on Mainstay's own crates, so that a mistake in them cannot hide in here.
 
 use std::error::Error;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
+use std::io::{self, Write as _};
+use std::process::ExitCode;
 
 mod answer;
 pub mod chaos;
@@ -41,4 +43,23 @@ pub fn chain(error: &dyn Error) -> String {
         cause = error.source();
     }
     text
+}
+
+/// How a program ends: with success if its outcome is true, and with the error on stderr if there was one.
+pub fn exit_code<E: Error>(program: &str, outcome: Result<bool, E>) -> ExitCode {
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            // With stderr gone as well there is nobody left to tell.
+            writeln!(io::stderr(), "{program}: {}", chain(&error)).ok();
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints a line to stdout, and returns whether that worked.
+#[must_use]
+pub fn print_line(line: impl Display) -> bool {
+    writeln!(io::stdout(), "{line}").is_ok()
 }

@@ -1,24 +1,16 @@
 //! The load generator; see [`mainstay_bench::load`].
 
-use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use mainstay_bench::chain;
 use mainstay_bench::load::{self, Options};
+use mainstay_bench::{exit_code, print_line};
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    match load::run(&options) {
-        Ok(report) => {
-            let clean = report.is_clean();
-            let printed = writeln!(io::stdout(), "{}", report.render(options.json()));
-            if clean && printed.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-        }
-        Err(error) => {
-            // With stderr gone as well there is nobody left to tell.
-            writeln!(io::stderr(), "mcpload: {}", chain(&error)).ok();
-            ExitCode::FAILURE
-        }
-    }
+    let report = load::run(&options);
+    exit_code(
+        "mcpload",
+        report.map(|report| print_line(report.render(options.json())) && report.is_clean()),
+    )
 }

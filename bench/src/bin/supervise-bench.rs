@@ -1,20 +1,11 @@
 //! Measures a built Mainstay; see [`mainstay_bench::supervise`].
 
-use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use mainstay_bench::chain;
 use mainstay_bench::supervise::{self, Options};
+use mainstay_bench::{exit_code, print_line};
 
 fn main() -> ExitCode {
-    match supervise::run(&Options::parse()) {
-        Ok(text) if writeln!(io::stdout(), "{text}").is_ok() => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::FAILURE,
-        Err(error) => {
-            // With stderr gone as well there is nobody left to tell.
-            writeln!(io::stderr(), "supervise-bench: {}", chain(&error)).ok();
-            ExitCode::FAILURE
-        }
-    }
+    exit_code("supervise-bench", supervise::run(&Options::parse()).map(print_line))
 }
