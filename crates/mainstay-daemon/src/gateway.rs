@@ -71,11 +71,7 @@ impl Gateway {
     /// Restores the sessions that clients had, when all servers are known, and then recovers their streams, before any
     /// run is attached. Daemons before this one may still finish some of their requests. `resume_run` continues the own
     /// run of a session, if that is alive.
-    pub(crate) fn restore(
-        &self,
-        is_relayed: bool,
-        resume_run: impl Fn(&ServerName, &str) -> bool,
-    ) {
+    pub(crate) fn restore(&self, is_relayed: bool, resume_run: impl Fn(&ServerName, &str) -> bool) {
         let (sessions, streams) = {
             let mut recovered = self.recovered();
             (std::mem::take(&mut recovered.sessions), std::mem::take(&mut recovered.streams))

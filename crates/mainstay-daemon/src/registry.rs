@@ -231,12 +231,13 @@ impl Registry {
     /// Does what servers ask for, until the registry is gone.
     pub(crate) fn handle_requests(&self, mut requests: GatewayRequests) {
         let registry = self.downgrade();
-        self.drivers().spawn(async move {
+        // It ends with the servers of the gateway.
+        drop(tokio::spawn(async move {
             while let Some(request) = requests.recv().await {
                 let Some(registry) = registry.upgrade() else { return };
                 registry.handle_request(request);
             }
-        });
+        }));
     }
 
     fn handle_request(&self, request: GatewayRequest) {
@@ -255,7 +256,9 @@ impl Registry {
             GatewayRequest::LastLine { server, reply } => {
                 let registry = self.clone();
                 // It ends with the engine's answer.
-                drop(tokio::spawn(async move { reply.send(registry.last_line(&server).await).ok() }));
+                drop(tokio::spawn(
+                    async move { reply.send(registry.last_line(&server).await).ok() },
+                ));
             }
         }
     }

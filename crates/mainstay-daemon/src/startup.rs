@@ -78,17 +78,16 @@ pub(crate) async fn build(config: Config, holder: HolderClient) -> Result<Daemon
     let sessions_lost = kept.lost;
     let keys = session_key::load(&instance.state_dir, &store);
     let ids = SessionIds::new(&keys.key, sessions.era()).recognising(keys.other.as_ref());
-    let (gateway, requests) = Gateway::new(event_log.clone(), Arc::new(sessions.clone()), kept, ids);
-    let servers = Arc::clone(&gateway.servers);
-    let sockets = Sockets::HolderClient(holder.clone());
+    let (gateway, requests) =
+        Gateway::new(event_log.clone(), Arc::new(sessions.clone()), kept, ids);
     let context = Context {
         engines: engines.clone(),
         store,
         event_log,
         memory,
-        servers,
+        servers: Arc::clone(&gateway.servers),
         clients,
-        sockets,
+        sockets: Sockets::HolderClient(holder.clone()),
         access,
         daemon,
         boot: Machine::current().boot.into(),

@@ -126,8 +126,11 @@ impl Server {
         {
             request.inherited = Some(Inherited::repeated(was_asked));
         }
-        // The attempt before counts.
-        stream.attempts = u32::from(arrival != Arrival::New);
+        if arrival != Arrival::New {
+            // The attempt before counts, also for a later daemon. Which run had it is not known.
+            stream.attempts = 1;
+            stream.sent = Some(Sent { generation: 0, line: None });
+        }
         if let Some(request) = stream.as_request_mut() {
             request.opens_session = message.method() == Some(&Method::Initialize);
         }

@@ -90,7 +90,7 @@ impl Server {
     pub fn can_be_relayed(record: &StreamRecord) -> bool {
         record.request.is_some()
             && record.answer.is_none()
-            && matches!(record.sent, Some(Sent { line: None, .. }))
+            && matches!(record.sent, Some(Sent { line: None, generation: 1.. }))
     }
 
     /// The requests whose answers may come from a run, of all sessions or of the one that owns it.

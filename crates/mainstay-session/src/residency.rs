@@ -299,6 +299,7 @@ impl Server {
         }
         self.by_id.remove(&id);
         if let Some(session) = self.sessions.remove(key) {
+            self.drop_own_run(session.own_run.as_deref());
             self.remove_stream(session.general);
         }
         if has_own_run {

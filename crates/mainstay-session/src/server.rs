@@ -286,6 +286,7 @@ impl Server {
         if self.sessions.get(key).is_some_and(is_done)
             && let Some(session) = self.sessions.remove(key)
         {
+            self.drop_own_run(session.own_run.as_deref());
             self.remove_stream(session.general);
         }
     }

@@ -63,7 +63,8 @@ impl Server {
     /// A restored session has no run of its own.
     pub fn clear_own_run(&mut self, id: &str) {
         if let Some(session) = self.session(id).and_then(|key| self.sessions.get_mut(key)) {
-            session.own_run = None;
+            let own_run = session.own_run.take();
+            self.drop_own_run(own_run.as_deref());
         }
     }
 
@@ -83,6 +84,13 @@ impl Server {
         if session.has_own_run() || self.settings.isolate {
             let id = Arc::clone(&session.id);
             self.act(Action::ReleaseSessionRun(id));
+        }
+    }
+
+    /// A session no longer has this run.
+    pub(crate) fn drop_own_run(&mut self, own_run: Option<&Availability>) {
+        if let Some(run) = own_run.and_then(Availability::run) {
+            self.drop_unneeded_link(run.link);
         }
     }
 
@@ -109,8 +117,9 @@ impl Server {
                 Owner::Open(key) => {
                     let Some(session) = self.sessions.get_mut(key) else { continue };
                     if session.open.is_empty() {
-                        session.own_run = None;
+                        let own_run = session.own_run.take();
                         let id = Arc::clone(&session.id);
+                        self.drop_own_run(own_run.as_deref());
                         tracing::info!(server = %self.name, session = %id, "stopping an idle run");
                         self.act(Action::StopSessionRun(id));
                     }

@@ -252,7 +252,7 @@ struct Panic;
 #[cfg(debug_assertions)]
 impl mainstay_clients::file::Observer for Panic {
     fn before(&self, _: mainstay_clients::file::Step) -> std::io::Result<()> {
-        panic!("asked for by a test");
+        panic!("requested by a test");
     }
 }
 

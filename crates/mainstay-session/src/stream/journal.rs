@@ -217,7 +217,7 @@ impl Stream {
     /// Whether only this daemon can finish its request: it was sent to a run that answers only on the same connection.
     pub(crate) fn can_be_relayed(&self) -> bool {
         matches!(self.durable, Durable::Journaled(_))
-            && matches!(self.sent, Some(Sent { line: None, .. }))
+            && matches!(self.sent, Some(Sent { line: None, generation: 1.. }))
             && !self.is_general()
             && !self.is_finished()
             && !self.is_closed

@@ -74,7 +74,9 @@ impl World {
         }
         server.begin_load(&id);
         let record = self.store.state().session(&id);
-        let key = self.server()?.loaded(now, &id, record, None);
+        let server = self.server()?;
+        let key = server.loaded(now, &id, record, None);
+        server.end_load(&id);
         if key.is_none() {
             let is_connect = self.clients[client].form == Form::Connect;
             assert!(

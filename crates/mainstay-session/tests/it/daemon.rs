@@ -70,6 +70,7 @@ impl World {
             }
             Action::LogLine(..)
             | Action::Closed(_)
+            | Action::DropLink(_)
             | Action::ResumeHttp(_)
             | Action::ReportUnreachable(_)
             | Action::Record(_) => {}
@@ -108,7 +109,10 @@ impl World {
                 own.and_then(|slot| slot.run).is_some_and(|run| self.runs[run].is_alive);
             let has_streams = records.iter().any(|it| *it.key.session == *record.id);
             if !is_lazy || has_own_run || has_streams {
-                server.restore(now, record, has_own_run.then(|| coming(None)));
+                let id = record.id.clone();
+                if server.restore(now, record) && !has_own_run {
+                    server.clear_own_run(&id);
+                }
             }
         }
         for record in records {

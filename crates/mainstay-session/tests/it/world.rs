@@ -303,7 +303,7 @@ impl World {
             Event::Ended { daemon, link, written } => self.notice_end(daemon, link, written),
             Event::Detach { daemon, link } => {
                 if let Some(server) = self.daemons[daemon].server.as_mut() {
-                    server.detach(now, link);
+                    server.release_link(link);
                     self.daemons[daemon].links.remove(&link);
                 }
             }
@@ -322,7 +322,7 @@ impl World {
             Event::HttpMessage { daemon, operation, text } => {
                 let message = Parsed::read(text).expect("the server writes JSON");
                 if let Some(server) = self.daemons[daemon].server.as_mut() {
-                    server.http_streaming(operation);
+                    server.http_streaming(now, operation);
                     server.http_message(now, operation, &message);
                 }
             }
@@ -513,8 +513,10 @@ impl World {
         for daemon in 0..self.daemons.len() {
             let links = std::mem::take(&mut self.daemons[daemon].links);
             let Some(server) = self.daemons[daemon].server.as_mut() else { continue };
+            // A link is kept while an availability has its run.
+            server.set_availability(now, Availability::Down { why: Arc::default() });
             for link in links.into_keys() {
-                server.detach(now, link);
+                server.release_link(link);
             }
             self.settle();
         }

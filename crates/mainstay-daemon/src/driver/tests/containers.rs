@@ -233,7 +233,10 @@ async fn a_session_that_an_outage_cuts_is_taken_up_again() {
     sleep(MOMENT).await;
     world.engine.come_back();
     let other = |shown: &Snapshot| {
-        shown.session.as_ref().is_some_and(|session| !Arc::ptr_eq(&session.run.run, &run(&before).run))
+        shown
+            .session
+            .as_ref()
+            .is_some_and(|session| !Arc::ptr_eq(&session.run.run, &run(&before).run))
     };
     world.until(other).await;
     sleep(MOMENT).await;

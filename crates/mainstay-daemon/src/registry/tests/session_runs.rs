@@ -3,8 +3,8 @@
 use mainstay_api::{EventRecord, Which};
 use mainstay_core::{Exit, ProxySettings};
 use mainstay_engine::RunKey;
-use mainstay_proxy::{Arrival, Session};
 use mainstay_proxy::frame::Parsed;
+use mainstay_proxy::{Arrival, Session};
 
 use super::*;
 use crate::state::event_log::Part;

@@ -129,18 +129,21 @@ impl Fake {
     pub(super) fn with(&self, version: ProtocolVersion) -> Session {
         let id = format!("{:032x}", self.sessions.fetch_add(1, Ordering::Relaxed));
         let params = format!(r#"{{"protocolVersion":"{version}","capabilities":{{}}}}"#);
-        self.server.restore(SessionRecord {
-            id: id.clone(),
-            server: SERVER.to_owned(),
-            params: params.into(),
-            version: version.as_str().to_owned(),
-            initialized: true,
-            level: None,
-            subscriptions: Vec::new(),
-            run: None,
-            upstream: None,
-            used_at: Duration::ZERO,
-        });
+        self.server.restore(
+            SessionRecord {
+                id: id.clone(),
+                server: SERVER.to_owned(),
+                params: params.into(),
+                version: version.as_str().to_owned(),
+                initialized: true,
+                level: None,
+                subscriptions: Vec::new(),
+                run: None,
+                upstream: None,
+                used_at: Duration::ZERO,
+            },
+            |_| false,
+        );
         self.servers.session(SERVER, &id).unwrap()
     }
 
@@ -352,10 +355,6 @@ impl EventSink for Nothing {
 
 impl Isolation for Nothing {
     fn start(&self, _server: &str, _session: &str) {}
-
-    fn find(&self, _server: &str, _session: &str) -> bool {
-        false
-    }
 
     fn stop(&self, _server: &str, _session: &str) {}
 

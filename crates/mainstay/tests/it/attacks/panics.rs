@@ -30,7 +30,7 @@ fn a_request_that_makes_the_proxy_panic_is_answered_with_an_error() {
     }
     assert_eq!(attacker.ask(6, "ping", &json!({})), json!({}), "its session goes on");
     assert_eq!(env.daemon(), daemon, "the daemon goes on");
-    assert_eq!(env.once_logged("asked for by a test", 5), 5, "each once, with its message");
+    assert_eq!(env.once_logged("requested by a test", 5), 5, "each once, with its message");
 }
 
 #[test]
@@ -56,8 +56,8 @@ fn a_client_file_that_makes_the_editor_panic_is_left_alone() {
     assert_eq!(bad.text(), CURSOR.text);
     assert_eq!(good.json()["mcpServers"]["fx"]["url"], env.server("fx")["url"]);
     let problem = listed(&env, "cursor")["problem"].as_str().unwrap().to_owned();
-    assert!(problem.contains("because of a bug (asked for by a test)"), "{problem}");
-    assert!(env.run(["doctor"]).stdout.contains("asked for by a test"));
+    assert!(problem.contains("because of a bug (requested by a test)"), "{problem}");
+    assert!(env.run(["doctor"]).stdout.contains("requested by a test"));
     assert!(env.events("fx").iter().any(|event| {
         event["event"] == "client" && event["detail"].as_str().unwrap().contains("because of a bug")
     }));
