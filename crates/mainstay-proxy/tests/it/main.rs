@@ -1,7 +1,7 @@
-//! Hubs over scripted servers.
+//! Servers over scripted servers.
 #![cfg(test)]
 
-mod hub;
+mod sessions;
 
 use std::time::Duration;
 

@@ -133,15 +133,15 @@ impl Site {
 impl World {
     /// A run that speaks HTTP is up.
     pub(super) async fn is_served_by(&self, site: &Site) -> AttachedRun {
-        let run = soon(self.hub.attach_run(site.link(), self.arrival())).await.unwrap();
-        self.hub.set_availability(Availability::Up(Arc::clone(&run.run)));
+        let run = soon(self.proxy.attach_run(site.link(), self.arrival())).await.unwrap();
+        self.proxy.set_availability(Availability::Up(Arc::clone(&run.run)));
         run
     }
 
     /// The newest run, which speaks HTTP, is found alive.
     pub(super) async fn finds_site(&self, site: &Site, before: &Run) {
-        let run = soon(self.hub.attach_run(site.link(), found(before))).await.unwrap();
-        self.hub.set_availability(Availability::Up(Arc::clone(&run.run)));
+        let run = soon(self.proxy.attach_run(site.link(), found(before))).await.unwrap();
+        self.proxy.set_availability(Availability::Up(Arc::clone(&run.run)));
     }
 }
 

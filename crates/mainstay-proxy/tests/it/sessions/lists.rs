@@ -160,8 +160,8 @@ async fn a_session_of_an_earlier_daemon_is_told_of_a_change_too() {
 
     let world = World::restored(super::settings(), Some(&copy));
     let id = record.id.clone();
-    world.hub.restore(record, |_| false);
-    let session = world.hubs.session(super::NAME, &id).unwrap();
+    world.proxy.restore(record, |_| false);
+    let session = world.servers.session(super::NAME, &id).unwrap();
     let client = Client::new(session);
     let _library = Library::opens(&world, &[&["add", "read"]]).await;
     assert_eq!(client.hears().await["method"], "notifications/tools/list_changed");

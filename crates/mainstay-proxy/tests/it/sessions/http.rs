@@ -287,7 +287,7 @@ async fn the_end_of_a_session_is_its_end_at_the_server_too() {
     let asked = client.calls("poke");
     let call = site.call("poke").await;
     let opened = site.past().len();
-    assert!(world.hub.close(client.session.id()));
+    assert!(world.proxy.close(client.session.id()));
     site.did("DELETE - s2").await;
     assert!(asked.ends_unanswered().await);
     call.ends().await;
@@ -333,7 +333,7 @@ async fn errors_are_passed_on_and_nonsense_is_said_to_be() {
 async fn a_server_that_does_not_welcome_a_client_is_not_waited_for() {
     let (world, mut site) = served().await;
     site.leaves_sessions_to_the_test();
-    let client = super::Client::new(world.hubs.open(super::NAME).unwrap());
+    let client = super::Client::new(world.servers.open(super::NAME).unwrap());
     let asked = client.begins(&json!({}));
     let _silent = site.turn().await;
     tokio::time::pause();

@@ -1,4 +1,4 @@
-//! A client of a hub.
+//! A client of a proxy.
 
 use std::future::poll_fn;
 use std::sync::Mutex;

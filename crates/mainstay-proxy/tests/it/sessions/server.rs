@@ -51,16 +51,16 @@ impl Server {
         assert_eq!(self.reads().await["method"], "notifications/initialized");
     }
 
-    /// Takes a line out of the hands of the hub, without any of it being written.
+    /// Takes a line out of the hands of the proxy, without any of it being written.
     pub(super) async fn takes(&mut self) -> Value {
-        let line = soon(self.stdin.recv()).await.expect("the hub should hold the lines");
+        let line = soon(self.stdin.recv()).await.expect("the proxy should hold the lines");
         assert!(!line.contains(&b'\n'), "{line:?}");
         serde_json::from_slice(&line).unwrap()
     }
 
     /// As [`Server::takes`], however long it takes.
     pub(super) async fn takes_in_time(&mut self) -> Value {
-        let line = self.stdin.recv().await.expect("the hub should hold the lines");
+        let line = self.stdin.recv().await.expect("the proxy should hold the lines");
         serde_json::from_slice(&line).unwrap()
     }
 
@@ -106,7 +106,7 @@ impl Server {
 
     /// Reads a line as it was written.
     pub(super) async fn reads_text(&mut self) -> String {
-        let line = soon(self.stdin.recv()).await.expect("the hub should hold the lines");
+        let line = soon(self.stdin.recv()).await.expect("the proxy should hold the lines");
         self.confirms();
         String::from_utf8(line.to_vec()).unwrap()
     }

@@ -246,14 +246,14 @@ async fn the_end_of_a_server_answers_what_is_open() {
     let unwritten = client.calls("poke");
     server.takes().await;
     drop(server);
-    world.hub.set_availability(Availability::Removed);
+    world.proxy.set_availability(Availability::Removed);
     assert!(harmful.text().await.contains("its effect is unknown"));
     for asked in [safe, unwritten] {
         assert_eq!(asked.text().await, "failed: the MCP server `time` was removed");
     }
     assert!(client.hears_the_end().await);
     client.posts(&json!({"method": "notifications/initialized"}));
-    assert_eq!((world.hub.session_count(), world.notes.records().len()), (0, 0));
+    assert_eq!((world.proxy.session_count(), world.notes.records().len()), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -268,7 +268,7 @@ async fn a_restored_session_goes_on_with_a_new_run() {
 
     let world = before.killed();
     let id = before.notes.records().remove(0).id;
-    let session = world.hubs.session(super::NAME, &id).unwrap();
+    let session = world.servers.session(super::NAME, &id).unwrap();
     let client = super::Client::new(session);
     let held = client.calls("poke");
     let mut server = world.serves().await;
@@ -289,8 +289,8 @@ async fn a_run_that_was_opened_before_is_not_opened_again() {
     let world = World::new();
     let arrival = mainstay_proxy::RunInfo { known: Some(hello), epoch: 2, ..world.arrival() };
     let (mut server, link) = super::Server::new();
-    let run = world.hub.attach_run(mainstay_proxy::Link::Lines(link), arrival).await.unwrap();
-    world.hub.set_availability(Availability::Up(Arc::clone(&run.run)));
+    let run = world.proxy.attach_run(mainstay_proxy::Link::Lines(link), arrival).await.unwrap();
+    world.proxy.set_availability(Availability::Up(Arc::clone(&run.run)));
     let client = world.client().await;
     let asked = client.calls("poke");
     let call = server.reads_call("poke").await;
@@ -309,7 +309,7 @@ async fn no_task_outlives_its_run() {
         let asked = client.calls("poke");
         server.reads_call("poke").await;
         drop((asked, server));
-        world.hub.set_availability(Availability::Removed);
+        world.proxy.set_availability(Availability::Removed);
     }
     crate::no_task_is_left().await;
 }

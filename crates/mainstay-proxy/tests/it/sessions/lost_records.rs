@@ -18,7 +18,7 @@ fn without_records(world: &World) -> World {
 }
 
 async fn returns(world: &World, session: &str) -> Result<Session, Lookup> {
-    soon(world.hubs.find(NAME, session, Some(VERSION))).await
+    soon(world.servers.find(NAME, session, Some(VERSION))).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -29,7 +29,7 @@ async fn a_session_goes_on_without_its_record_and_its_client_is_told() {
 
     let world = without_records(&world);
     let mut server = world.serves().await;
-    let lines = soon(world.hubs.find(NAME, &id, None)).await;
+    let lines = soon(world.servers.find(NAME, &id, None)).await;
     assert_eq!(lines.unwrap_err(), Lookup::NoSuchSession, "who can initialize again does so");
     let session = returns(&world, &id).await.unwrap();
     assert_eq!((session.id(), session.version()), (&*id, Some(VERSION)));
@@ -55,12 +55,12 @@ async fn what_ended_stays_ended_as_far_as_records_go() {
     let _server = world.serves().await;
     let id = world.client().await.leaves();
     let ended = world.client().await.leaves();
-    world.hubs.close(NAME, &ended).unwrap();
+    world.servers.close(NAME, &ended).unwrap();
     assert_eq!(returns(&world, &ended).await.unwrap_err(), Lookup::NoSuchSession);
 
     let world = without_records(&world);
     returns(&world, &id).await.unwrap();
-    world.hubs.close(NAME, &id).unwrap();
+    world.servers.close(NAME, &id).unwrap();
     assert_eq!(returns(&world, &id).await.unwrap_err(), Lookup::NoSuchSession);
 }
 
@@ -74,13 +74,13 @@ async fn an_id_that_we_did_not_issue_is_unknown() {
     for foreign in [&*forged, &id[..32], &"0".repeat(72), "none of ours"] {
         assert_eq!(returns(&world, foreign).await.unwrap_err(), Lookup::NoSuchSession, "{foreign}");
     }
-    let other = soon(world.hubs.find("other", &id, Some(VERSION))).await;
+    let other = soon(world.servers.find("other", &id, Some(VERSION))).await;
     assert_eq!(other.unwrap_err(), Lookup::NoSuchServer);
     // As in the files of earlier versions.
     let _server = world.serves().await;
     world.client().await;
     let mut record = world.notes.records().pop().unwrap();
     record.id = "0".repeat(32);
-    world.hub.restore(record.clone(), |_| false);
+    world.proxy.restore(record.clone(), |_| false);
     assert!(returns(&world, &record.id).await.is_ok());
 }

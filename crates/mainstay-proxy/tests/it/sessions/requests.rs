@@ -124,14 +124,14 @@ async fn the_end_of_a_session_cancels_what_it_had_open() {
     let (first, second) = (one.calls("a"), two.calls("b"));
     let a = server.reads_call("a").await;
     let b = server.reads_call("b").await;
-    assert!(world.hub.close(one.session.id()));
+    assert!(world.proxy.close(one.session.id()));
     assert!(first.ends_unanswered().await && one.hears_the_end().await);
     expect_cancelled(&server.reads().await, &a);
     server.returns(&b, "still here").await;
     assert_eq!(second.text().await, "still here");
     // Whatever its client still says, it does not come back.
     one.posts(&json!({"method": "notifications/initialized"}));
-    assert_eq!((world.hub.session_count(), world.notes.records().len()), (1, 1));
+    assert_eq!((world.proxy.session_count(), world.notes.records().len()), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]

@@ -26,7 +26,7 @@ impl Scene {
     /// The daemon is killed, and nobody has found the server yet.
     fn killed(self) -> Self {
         let world = self.world.killed();
-        let session = world.hubs.session(NAME, self.client.session.id()).unwrap();
+        let session = world.servers.session(NAME, self.client.session.id()).unwrap();
         Self { world, client: Client::new(session), ..self }
     }
 
@@ -60,7 +60,7 @@ async fn a_session_goes_on_as_the_server_knows_it() {
     assert_eq!((scene.calls().await.as_str(), scene.opened()), ("s2", 2));
     let mut scene = scene.goes_on().await.goes_on().await;
     assert_eq!((scene.calls().await.as_str(), scene.opened()), ("s2", 2));
-    scene.world.hub.close(scene.client.session.id());
+    scene.world.proxy.close(scene.client.session.id());
     scene.site.did("DELETE - s2").await;
 }
 
@@ -88,7 +88,7 @@ async fn another_run_knows_nothing_of_the_session() {
 #[tokio::test]
 async fn a_server_elsewhere_is_asked_whether_it_is_there() {
     let (world, mut site) = (World::new(), Site::new().await);
-    let run = soon(world.hub.attach_run(site.remote_link(), world.arrival())).await.unwrap();
+    let run = soon(world.proxy.attach_run(site.remote_link(), world.arrival())).await.unwrap();
     let next = world.killed();
     for (status, body, session) in [
         (200, r#"{"jsonrpc": "2.0", "id": 0, "result": {}}"#, "s1"),
@@ -96,7 +96,7 @@ async fn a_server_elsewhere_is_asked_whether_it_is_there() {
         (404, "", "s2"),
         (400, "who?", "s3"),
     ] {
-        let entering = next.hub.attach_run(site.remote_link(), found(&run));
+        let entering = next.proxy.attach_run(site.remote_link(), found(&run));
         let answering = async {
             let ping = site.turn().await;
             assert_eq!((&ping.message["method"], ping.session()), (&json!("ping"), "s1"));
@@ -109,7 +109,7 @@ async fn a_server_elsewhere_is_asked_whether_it_is_there() {
     }
     let link = site.remote_link();
     drop(site);
-    let missed = soon(next.hub.attach_run(link, found(&run))).await.unwrap_err();
+    let missed = soon(next.proxy.attach_run(link, found(&run))).await.unwrap_err();
     assert!(missed.to_string().starts_with("`ping` cannot be sent"), "{missed}");
 }
 

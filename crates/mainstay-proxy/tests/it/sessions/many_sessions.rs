@@ -14,12 +14,12 @@ use crate::soon;
 const SESSIONS: usize = 4_200;
 
 async fn returns(world: &World, session: &str) -> Result<Session, Lookup> {
-    soon(world.hubs.find(NAME, session, None)).await
+    soon(world.servers.find(NAME, session, None)).await
 }
 
 /// A client that sends only `initialize`.
 async fn probe(world: &World) -> String {
-    let client = Client::new(world.hubs.open(NAME).unwrap());
+    let client = Client::new(world.servers.open(NAME).unwrap());
     soon(client.begins(&json!({})).answer()).await;
     client.leaves()
 }
@@ -34,7 +34,7 @@ async fn clients_that_left_are_found_again_whatever_came_after_them() {
         gone.push(world.client().await.leaves());
         sleep(Duration::from_millis(1)).await;
     }
-    assert!(world.hub.session_count() <= 4_096);
+    assert!(world.proxy.session_count() <= 4_096);
     for id in [&gone[0], &gone[SESSIONS / 2], &gone[SESSIONS - 1]] {
         let client = Client::new(returns(&world, id).await.unwrap());
         let asked = client.calls("poke");
@@ -42,7 +42,7 @@ async fn clients_that_left_are_found_again_whatever_came_after_them() {
         server.returns(&call, "done").await;
         assert_eq!(asked.text().await, "done");
     }
-    assert!(world.hubs.session(NAME, stays.session.id()).is_ok(), "it never left");
+    assert!(world.servers.session(NAME, stays.session.id()).is_ok(), "it never left");
     assert_eq!(returns(&world, &"0".repeat(32)).await.unwrap_err(), Lookup::NoSuchSession);
     assert_eq!(returns(&world, "none of ours").await.unwrap_err(), Lookup::NoSuchSession);
 }
@@ -56,15 +56,15 @@ async fn a_session_that_ends_while_it_is_loaded_stays_ended() {
     for _ in 0..SESSIONS {
         world.client().await.leaves();
     }
-    assert!(world.hubs.session(NAME, &id).is_err(), "it has left memory");
-    let mut slow = std::pin::pin!(world.hubs.find(NAME, &id, None));
+    assert!(world.servers.session(NAME, &id).is_err(), "it has left memory");
+    let mut slow = std::pin::pin!(world.servers.find(NAME, &id, None));
     tokio::select! {
         biased;
         _ = &mut slow => panic!("its record is not there at once"),
         () = std::future::ready(()) => {}
     }
     assert!(returns(&world, &id).await.is_ok());
-    world.hubs.close(NAME, &id).unwrap();
+    world.servers.close(NAME, &id).unwrap();
     assert_eq!(soon(slow).await.unwrap_err(), Lookup::NoSuchSession);
     assert_eq!(returns(&world, &id).await.unwrap_err(), Lookup::NoSuchSession);
 }
@@ -80,8 +80,8 @@ async fn a_flood_of_unused_sessions_moves_no_used_one() {
     for _ in 0..SESSIONS {
         probe(&world).await;
     }
-    assert!(world.hubs.session(NAME, &client).is_ok());
-    assert!(world.hubs.session(NAME, &first).is_err(), "it has left memory");
+    assert!(world.servers.session(NAME, &client).is_ok());
+    assert!(world.servers.session(NAME, &first).is_err(), "it has left memory");
     assert!(returns(&world, &first).await.is_ok());
 }
 
@@ -108,7 +108,7 @@ async fn a_loaded_session_is_notified_of_what_it_may_have_missed() {
     for _ in 0..SESSIONS {
         world.client().await.leaves();
     }
-    assert!(world.hubs.session(NAME, &gone).is_err(), "it has left memory");
+    assert!(world.servers.session(NAME, &gone).is_err(), "it has left memory");
     let client = Client::new(returns(&world, &gone).await.unwrap());
     let mut told = Vec::new();
     for _ in 0..3 {
@@ -133,11 +133,11 @@ async fn sessions_end_when_their_clients_stay_away() {
     let world = World::new();
     let _server = world.serves().await;
     let (unused, used) = (probe(&world).await, world.client().await.leaves());
-    let listens = Client::new(world.hubs.open(NAME).unwrap());
+    let listens = Client::new(world.servers.open(NAME).unwrap());
     soon(listens.begins(&json!({})).answer()).await;
     let is_there = |id: &str| {
-        world.hub.sweep();
-        world.hubs.session(NAME, id).is_ok()
+        world.proxy.sweep();
+        world.servers.session(NAME, id).is_ok()
     };
     sleep(MINUTE * 4).await;
     assert!(is_there(&unused));

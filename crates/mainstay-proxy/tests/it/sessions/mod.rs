@@ -1,4 +1,4 @@
-//! Hubs with clients on one side and scripted servers on the other.
+//! Servers with clients on one side and scripted servers on the other.
 
 mod asking;
 mod client;
@@ -41,16 +41,16 @@ use tokio::sync::watch;
 use self::client::Client;
 use self::server::Server;
 use crate::soon;
-use mainstay_proxy::{Server as Hub, Servers as Hubs};
+use mainstay_proxy::{Server as ProxyServer, Servers};
 
 const NAME: &str = "time";
 const HOLD: Duration = Duration::from_secs(45);
 const SETTLE: Duration = Duration::from_millis(600);
 
-/// A hub and what it needs of the world.
+/// A proxy and what it needs of the world.
 struct World {
-    hub: Hub,
-    hubs: Arc<Hubs>,
+    proxy: ProxyServer,
+    servers: Arc<Servers>,
     notes: Arc<Notes>,
     generation: AtomicU64,
 }
@@ -69,10 +69,10 @@ impl World {
     }
 
     fn on(notes: Arc<Notes>, settings: Settings, copy: Option<&[u8]>) -> Self {
-        let hub = Hub::new(NAME, settings, ports(&notes), copy);
-        let hubs = Arc::<Hubs>::default();
-        hubs.insert(hub.clone());
-        Self { hub, hubs, notes, generation: AtomicU64::new(0) }
+        let proxy = ProxyServer::new(NAME, settings, ports(&notes), copy);
+        let servers = Arc::<Servers>::default();
+        servers.insert(proxy.clone());
+        Self { proxy, servers, notes, generation: AtomicU64::new(0) }
     }
 
     /// This daemon is killed: another one, of which nobody has run anything yet, with what was kept.
@@ -93,10 +93,13 @@ impl World {
         let world = Self::on(Arc::new(self.notes.copied()), settings, None);
         world.generation.store(self.generation.load(Ordering::Relaxed), Ordering::Relaxed);
         for record in world.notes.records() {
-            world.hub.restore(record, |_| false);
+            world.proxy.restore(record, |_| false);
         }
         for record in world.notes.streams() {
-            assert!(world.hubs.recover(&world.hub, record, has_given_way), "its session was kept");
+            assert!(
+                world.servers.recover(&world.proxy, record, has_given_way),
+                "its session was kept"
+            );
         }
         world
     }
@@ -111,8 +114,8 @@ impl World {
         let generation = self.generation.load(Ordering::Relaxed);
         let arrival =
             RunInfo { generation, after: None, known: Some(known), epoch: 2, session: None };
-        let run = soon(self.hub.attach_run(Link::Lines(link), arrival)).await.unwrap();
-        self.hub.set_availability(Availability::Up(Arc::clone(&run.run)));
+        let run = soon(self.proxy.attach_run(Link::Lines(link), arrival)).await.unwrap();
+        self.proxy.set_availability(Availability::Up(Arc::clone(&run.run)));
         server.run = Some(run);
         server
     }
@@ -124,7 +127,7 @@ impl World {
 
     /// As [`World::client`], with these capabilities.
     async fn client_with(&self, capabilities: &Value) -> Client {
-        let client = Client::new(self.hubs.open(NAME).unwrap());
+        let client = Client::new(self.servers.open(NAME).unwrap());
         client.initializes(capabilities).await;
         client
     }
@@ -137,7 +140,7 @@ impl World {
     /// As [`World::serves`], with these capabilities.
     async fn serves_with(&self, capabilities: &Value) -> Server {
         let (mut server, run) = self.enters(capabilities, self.arrival()).await;
-        self.hub.set_availability(Availability::Up(Arc::clone(&run.run)));
+        self.proxy.set_availability(Availability::Up(Arc::clone(&run.run)));
         server.run = Some(run);
         server
     }
@@ -145,7 +148,7 @@ impl World {
     /// A new run that answers the handshake.
     async fn enters(&self, capabilities: &Value, arrival: RunInfo) -> (Server, AttachedRun) {
         let (mut server, link) = Server::new();
-        let entering = self.hub.attach_run(Link::Lines(link), arrival);
+        let entering = self.proxy.attach_run(Link::Lines(link), arrival);
         let (run, ()) = soon(async { tokio::join!(entering, server.welcomes(capabilities)) }).await;
         (server, run.unwrap())
     }
@@ -160,11 +163,11 @@ impl World {
     /// The server is being started, or will be.
     fn is_coming(&self, due: Option<Duration>) {
         let due = due.map(|due| (tokio::time::Instant::now() + due).into_std());
-        self.hub.set_availability(Availability::Coming { due, why: Arc::new(reason()) });
+        self.proxy.set_availability(Availability::Coming { due, why: Arc::new(reason()) });
     }
 
     fn is_down(&self) {
-        self.hub.set_availability(Availability::Down { why: Arc::new(reason()) });
+        self.proxy.set_availability(Availability::Down { why: Arc::new(reason()) });
     }
 }
 
@@ -194,7 +197,7 @@ fn ports(notes: &Arc<Notes>) -> Ports {
     }
 }
 
-/// What a hub told the world.
+/// What a proxy told the world.
 #[derive(Debug, Default)]
 struct Notes {
     /// The era of the records.

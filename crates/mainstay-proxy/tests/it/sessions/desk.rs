@@ -1,4 +1,4 @@
-//! A client over lines, in front of hubs.
+//! A client over lines, in front of servers.
 
 use std::future::pending;
 use std::sync::{Arc, Mutex};
@@ -66,7 +66,7 @@ impl Desk {
 
     /// A client that comes back.
     pub(super) fn resumes(world: &World, session: &str) -> Self {
-        let requests = world.hubs.pending(NAME, session);
+        let requests = world.servers.pending(NAME, session);
         Self::with(world, Some(Resumed { session: session.to_owned(), requests }))
     }
 
@@ -144,14 +144,14 @@ impl Desk {
     }
 }
 
-/// Serves the hubs of a world.
+/// Serves the servers of a world.
 fn serve(world: &World, connections: &Connections) -> JoinSet<()> {
     let (connect, accepted) = mpsc::channel(8);
     *connections.lock().unwrap() = Some(connect);
-    let (hubs, mut front) = (Arc::clone(&world.hubs), JoinSet::new());
+    let (servers, mut front) = (Arc::clone(&world.servers), JoinSet::new());
     front.spawn(async move {
         let config = config(None, ResponseStart::Early);
-        serve_private(accepted, Vec::new(), hubs, config, pending()).await;
+        serve_private(accepted, Vec::new(), servers, config, pending()).await;
     });
     front
 }

@@ -12,7 +12,7 @@ use crate::soon;
 
 async fn local(world: &World) -> Local {
     let identity = Identity { name: "mainstay".to_owned(), version: "0".to_owned() };
-    soon(world.hub.local(&identity)).await.unwrap()
+    soon(world.proxy.local(&identity)).await.unwrap()
 }
 
 fn nothing() -> Box<RawValue> {
@@ -44,7 +44,7 @@ async fn a_call_takes_the_way_of_a_client_and_is_not_kept() {
         None
     });
     assert_eq!(result.await.unwrap(), tool_result("done").to_string());
-    assert_eq!((world.hub.session_count(), world.notes.records().len()), (0, 0));
+    assert_eq!((world.proxy.session_count(), world.notes.records().len()), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -15,7 +15,7 @@ use super::{Client, NAME, World, settings};
 async fn a_client_gets_what_the_server_says_of_itself_in_its_own_version() {
     let world = World::new();
     let _server = world.serves_with(&json!({"logging": {}, "prompts": {}})).await;
-    let client = Client::new(world.hubs.open(NAME).unwrap());
+    let client = Client::new(world.servers.open(NAME).unwrap());
     let told = client.initializes(&json!({})).await;
     assert_eq!(told["protocolVersion"], "2025-06-18");
     assert_eq!(told["capabilities"], json!({"logging": {}, "prompts": {"listChanged": true}}));
@@ -32,7 +32,7 @@ async fn while_the_server_is_down_the_last_copy_serves() {
     for down in [World::is_down, |world: &World| world.is_coming(None)] {
         down(&world);
         let begun = Instant::now();
-        let client = Client::new(world.hubs.open(NAME).unwrap());
+        let client = Client::new(world.servers.open(NAME).unwrap());
         assert_eq!(client.initializes(&json!({})).await["serverInfo"]["name"], "fake");
         assert_eq!(begun.elapsed(), Duration::ZERO);
     }
@@ -41,13 +41,13 @@ async fn while_the_server_is_down_the_last_copy_serves() {
 #[tokio::test(start_paused = true)]
 async fn a_client_that_gives_up_is_not_initialized() {
     let world = World::new();
-    let client = Client::new(world.hubs.open(NAME).unwrap());
+    let client = Client::new(world.servers.open(NAME).unwrap());
     let asked = client.begins(&json!({}));
     sleep(Duration::from_millis(1)).await;
     let id = client.session.id().to_owned();
     drop(asked);
     sleep(Duration::from_millis(1)).await;
-    assert!(!world.hub.has(&id) && world.notes.records().is_empty());
+    assert!(!world.proxy.has(&id) && world.notes.records().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -57,7 +57,7 @@ async fn the_copy_of_an_earlier_daemon_serves_too() {
     sleep(Duration::from_millis(1)).await;
     let copy = before.notes.copy.lock().unwrap().clone().unwrap();
     let world = World::restored(settings(), Some(&copy));
-    let client = Client::new(world.hubs.open(NAME).unwrap());
+    let client = Client::new(world.servers.open(NAME).unwrap());
     assert_eq!(client.initializes(&json!({})).await["serverInfo"]["name"], "fake");
 }
 
@@ -67,7 +67,7 @@ async fn without_a_copy_a_client_waits_for_the_hold_and_a_minute_at_least() {
         let hold = Duration::from_secs(hold);
         let world = World::with(Settings { hold, ..settings() });
         let begun = Instant::now();
-        let in_vain = Client::new(world.hubs.open(NAME).unwrap()).begins(&json!({}));
+        let in_vain = Client::new(world.servers.open(NAME).unwrap()).begins(&json!({}));
         let error = &in_vain.answer().await["error"];
         assert_eq!(error["data"], json!({"mainstay": "hold-expired"}));
         assert_eq!(begun.elapsed(), Duration::from_secs(waited));
@@ -79,7 +79,7 @@ async fn without_a_copy_a_client_waits_for_the_hold_and_a_minute_at_least() {
 async fn a_first_start_that_takes_long_is_waited_for() {
     let world = World::new();
 
-    let client = Client::new(world.hubs.open(NAME).unwrap());
+    let client = Client::new(world.servers.open(NAME).unwrap());
     let asked = client.begins(&json!({}));
     sleep(Duration::from_secs(40)).await;
     let _server = world.serves().await;
@@ -91,7 +91,7 @@ async fn without_a_copy_a_client_does_not_wait_for_a_start_that_is_due_too_late(
     let world = World::new();
     world.is_coming(Some(Duration::from_secs(61)));
     let begun = Instant::now();
-    let asked = Client::new(world.hubs.open(NAME).unwrap()).begins(&json!({}));
+    let asked = Client::new(world.servers.open(NAME).unwrap()).begins(&json!({}));
     let error = &crate::soon(asked.answer()).await["error"];
     assert_eq!(error["data"], json!({"mainstay": "refused"}));
     assert_eq!(begun.elapsed(), Duration::ZERO);
@@ -100,7 +100,7 @@ async fn without_a_copy_a_client_does_not_wait_for_a_start_that_is_due_too_late(
 #[tokio::test(start_paused = true)]
 async fn a_client_that_asks_for_progress_is_told_what_the_server_is_doing() {
     let world = World::new();
-    let client = Client::new(world.hubs.open(NAME).unwrap());
+    let client = Client::new(world.servers.open(NAME).unwrap());
     let mut asked = client.asks(
         "initialize",
         &json!({
@@ -127,7 +127,7 @@ async fn without_a_copy_a_server_that_is_down_is_said_to_be() {
     let world = World::new();
     world.is_down();
     let begun = Instant::now();
-    let asked = Client::new(world.hubs.open(NAME).unwrap()).begins(&json!({}));
+    let asked = Client::new(world.servers.open(NAME).unwrap()).begins(&json!({}));
     let answer = crate::soon(asked.answer()).await;
     assert!(answer["error"]["message"].as_str().unwrap().contains("exited 3 after 2 h"));
     assert_eq!(begun.elapsed(), Duration::ZERO);
@@ -137,8 +137,8 @@ async fn without_a_copy_a_server_that_is_down_is_said_to_be() {
 async fn nobody_is_welcomed_by_a_server_that_was_removed() {
     let world = World::new();
     let _server = world.serves().await;
-    let client = Client::new(world.hubs.open(NAME).unwrap());
-    world.hub.set_availability(Availability::Removed);
+    let client = Client::new(world.servers.open(NAME).unwrap());
+    world.proxy.set_availability(Availability::Removed);
     let answer = crate::soon(client.begins(&json!({})).answer()).await;
     assert_eq!(answer["error"]["data"], json!({"mainstay": "removed"}));
     assert!(world.notes.records().is_empty());
@@ -160,17 +160,17 @@ async fn a_second_initialize_begins_the_session_anew_and_the_server_hears_nothin
 async fn there_may_be_only_so_many_sessions() {
     let world = World::new();
     for _ in 0..20_000 {
-        world.hubs.open(NAME).unwrap();
+        world.servers.open(NAME).unwrap();
     }
-    assert_eq!(world.hubs.open(NAME).unwrap_err(), OpenError::TooManySessions);
-    assert_eq!(world.hubs.open("other").unwrap_err(), OpenError::NoSuchServer);
+    assert_eq!(world.servers.open(NAME).unwrap_err(), OpenError::TooManySessions);
+    assert_eq!(world.servers.open("other").unwrap_err(), OpenError::NoSuchServer);
 }
 
 #[tokio::test(start_paused = true)]
 async fn nonsense_is_refused() {
     let world = World::new();
     let _server = world.serves().await;
-    let client = Client::new(world.hubs.open(NAME).unwrap());
+    let client = Client::new(world.servers.open(NAME).unwrap());
     let answer = crate::soon(client.asks("initialize", &json!({})).answer()).await;
     assert_eq!(answer["error"]["code"], -32602);
     assert_eq!(client.session.version(), None);
@@ -179,7 +179,7 @@ async fn nonsense_is_refused() {
 #[tokio::test(start_paused = true)]
 async fn an_initialize_that_is_given_up_ends() {
     let world = World::new();
-    let client = Client::new(world.hubs.open(NAME).unwrap());
+    let client = Client::new(world.servers.open(NAME).unwrap());
     let asked = client.begins(&json!({}));
     sleep(Duration::from_secs(1)).await;
     client.cancels(&asked);
@@ -191,7 +191,7 @@ async fn an_initialize_that_is_given_up_ends() {
 async fn before_initialize_nothing_reaches_the_server() {
     let world = World::new();
     let mut server = world.serves().await;
-    let mut desk = Desk::resumes(&world, world.hubs.open(NAME).unwrap().id());
+    let mut desk = Desk::resumes(&world, world.servers.open(NAME).unwrap().id());
     for (method, code) in [
         ("server/discover", json!(-32601)),
         ("tools/call", json!(-32600)),
@@ -249,7 +249,7 @@ async fn a_session_is_on_disk_before_its_client_knows_it_unless_the_disk_is_stal
         assert!(begun.elapsed() < 2 * limit);
     }
     let begun = Instant::now();
-    let client = Client::new(world.hubs.open(NAME).unwrap());
+    let client = Client::new(world.servers.open(NAME).unwrap());
     let asked = client.begins(&json!({}));
     tokio::time::sleep(limit / 2).await;
     world.notes.stalled.send_replace(false);

@@ -61,8 +61,8 @@ impl Door {
         let (stop, stopped) = oneshot::channel();
         let config = config(store, ResponseStart::Late);
         let stopped = async { stopped.await.unwrap_or(Drain::Finish) };
-        let hubs = Arc::clone(&world.hubs);
-        let served = tokio::spawn(serve(listener, inherited, hubs, config, stopped));
+        let servers = Arc::clone(&world.servers);
+        let served = tokio::spawn(serve(listener, inherited, servers, config, stopped));
         Self { addr, stop, served }
     }
 
@@ -136,7 +136,7 @@ pub(super) async fn opens(world: &World) -> String {
 }
 
 async fn opens_with(world: &World, version: &str) -> String {
-    let client = Client::new(world.hubs.open(NAME).unwrap());
+    let client = Client::new(world.servers.open(NAME).unwrap());
     let params = json!({
         "protocolVersion": version,
         "capabilities": {},
@@ -179,7 +179,7 @@ async fn a_call_that_was_committed_is_answered_by_the_next_daemon() {
 /// Stops a listener for a hand-over.
 async fn hands_over(intake_gate: Door, world: &World) -> Vec<PassedOn> {
     intake_gate.stop.send(Drain::HandOver).unwrap();
-    soon(world.hubs.hand_over(true, SETTLE)).await;
+    soon(world.servers.hand_over(true, SETTLE)).await;
     soon(intake_gate.served).await.unwrap()
 }
 
@@ -200,7 +200,7 @@ async fn at_a_hand_over_no_request_is_lost_and_no_connection_is_closed() {
     intake_gate.stop.send(Drain::HandOver).unwrap();
     server.says(&answer(&young_call)).await;
     assert!(young.sees("done").await.contains(r#""id":8,"#));
-    soon(world.hubs.hand_over(true, SETTLE)).await;
+    soon(world.servers.hand_over(true, SETTLE)).await;
     let passed_on = soon(intake_gate.served).await.unwrap();
     assert_eq!(passed_on.len(), 3, "{passed_on:?}");
     assert_eq!(passed_on.iter().filter(|it| matches!(it.pending, Pending::Response(_))).count(), 2);
@@ -301,7 +301,7 @@ async fn the_next_daemon_repeats_an_unanswered_initialize() {
         let mut wire = intake_gate.asks("none", "POST", more, &initialize.to_string()).await;
         let head = wire.sees("\r\n\r\n").await;
         let id = head.lines().find_map(|line| line.strip_prefix("mcp-session-id: ")).unwrap();
-        soon(world.hubs.unbound()).await;
+        soon(world.servers.unbound()).await;
         let passed_on = hands_over(intake_gate, &world).await;
         assert_eq!(passed_on.len(), 1);
         let next = world.killed();
@@ -318,7 +318,7 @@ async fn the_next_daemon_repeats_an_unanswered_initialize() {
 /// The next daemon, to which this one has given way, and what this one still tells it.
 async fn takes_over(world: &World, intake_gate: Door) -> (World, Vec<PassedOn>, Vec<RelayedCall>) {
     intake_gate.stop.send(Drain::HandOver).unwrap();
-    let relayed = soon(world.hubs.hand_over(true, SETTLE)).await;
+    let relayed = soon(world.servers.hand_over(true, SETTLE)).await;
     let passed_on = soon(intake_gate.served).await.unwrap();
     (world.replaced(), passed_on, relayed)
 }
@@ -329,11 +329,11 @@ async fn the_old_daemon_finishes_a_call_of_a_server_that_speaks_http() {
     let run = world.is_served_by(&site).await;
     let session = opens(&world).await;
     let intake_gate = Door::of(&world, Vec::new()).await;
-    soon(world.hubs.unbound()).await;
+    soon(world.servers.unbound()).await;
     let mut wire = intake_gate.asks(&session, "POST", "", &call(7)).await;
     let call = site.call("poke").await;
     wire.is_primed().await;
-    soon(world.hubs.unbound()).await;
+    soon(world.servers.unbound()).await;
     let (next, passed_on, mut relayed) = takes_over(&world, intake_gate).await;
     assert_eq!((passed_on.len(), relayed.len()), (1, 1));
     let intake_gate = Door::of(&next, passed_on).await;
@@ -345,12 +345,12 @@ async fn the_old_daemon_finishes_a_call_of_a_server_that_speaks_http() {
     let _door = Door::of(&third, passed_on).await;
     third.finds_site(&site, &run).await;
     let key = relayed[0].key.clone();
-    third.hubs.relays().claim(std::slice::from_ref(&key));
-    third.hubs.relays().give_up_unclaimed();
+    third.servers.relays().claim(std::slice::from_ref(&key));
+    third.servers.relays().give_up_unclaimed();
     call.returns("done").await;
     let news = soon(relayed[0].next()).await;
     assert!(matches!(news, RelayNews::Answered(_)), "{news:?}");
-    third.hubs.relays().deliver(&key, news);
+    third.servers.relays().deliver(&key, news);
     assert!(wire.sees("0\r\n\r\n").await.contains(r#""id":7,"#));
 }
 
@@ -369,13 +369,13 @@ async fn what_the_old_daemon_cannot_finish_is_decided_by_the_new_one() {
         next.finds_site(&site, &run).await;
         let key = relayed[0].key.clone();
         if is_claimed {
-            next.hubs.relays().claim(std::slice::from_ref(&key));
+            next.servers.relays().claim(std::slice::from_ref(&key));
             drop(call);
             let news = soon(relayed[0].next()).await;
             assert_eq!(news, RelayNews::Lost, "the server has closed the connection");
-            next.hubs.relays().deliver(&key, news);
+            next.servers.relays().deliver(&key, news);
         } else {
-            next.hubs.relays().give_up_unclaimed();
+            next.servers.relays().give_up_unclaimed();
         }
         let events = wire.sees("0\r\n\r\n").await;
         assert!(events.contains("effect is unknown"), "{is_claimed}: {events}");

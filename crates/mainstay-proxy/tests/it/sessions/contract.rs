@@ -229,7 +229,7 @@ async fn supervise(world: Arc<World>, ledger: Arc<Ledger>, lives: Vec<Life>) {
     }
     let server = world.serves().await;
     live(server, Vec::new(), &ledger).await;
-    world.hub.set_availability(Availability::Removed);
+    world.proxy.set_availability(Availability::Removed);
 }
 
 /// Does one thing with each request, and answers the rest.

@@ -17,14 +17,14 @@ async fn provides(world: &World, number: usize) -> Server {
     let id = world.notes.own(number);
     let arrival = RunInfo { session: Some(id.clone()), ..world.arrival() };
     let (mut server, run) = world.enters(&json!({}), arrival).await;
-    world.hub.set_session_availability(&id, Availability::Up(Arc::clone(&run.run)));
+    world.proxy.set_session_availability(&id, Availability::Up(Arc::clone(&run.run)));
     server.run = Some(run);
     server
 }
 
 /// A client that has a run of its own.
 async fn joins(world: &World, number: usize) -> (Client, Server) {
-    let client = Client::new(world.hubs.open(NAME).unwrap());
+    let client = Client::new(world.servers.open(NAME).unwrap());
     let asked = client.begins(&json!({"elicitation": {}}));
     tokio::time::sleep(Duration::from_millis(1)).await;
     let server = provides(world, number).await;
@@ -35,14 +35,14 @@ async fn joins(world: &World, number: usize) -> (Client, Server) {
 #[tokio::test(start_paused = true)]
 async fn a_run_is_initialized_on_the_terms_of_its_client() {
     let world = isolated();
-    let client = Client::new(world.hubs.open(NAME).unwrap());
+    let client = Client::new(world.servers.open(NAME).unwrap());
     let asked = client.begins(&json!({"elicitation": {}}));
     tokio::time::sleep(Duration::from_millis(1)).await;
     let id = world.notes.own(0);
     assert_eq!(id, client.session.id());
     let arrival = RunInfo { session: Some(id.clone()), ..world.arrival() };
     let (mut server, link) = Server::new();
-    let entering = world.hub.attach_run(mainstay_proxy::Link::Lines(link), arrival);
+    let entering = world.proxy.attach_run(mainstay_proxy::Link::Lines(link), arrival);
     let welcoming = async {
         let request = server.reads_request("initialize").await;
         assert_eq!(request["params"]["clientInfo"]["name"], "tester");
@@ -51,15 +51,15 @@ async fn a_run_is_initialized_on_the_terms_of_its_client() {
     };
     let (run, ()) = tokio::join!(entering, welcoming);
     let run = run.unwrap();
-    world.hub.set_session_availability(&id, Availability::Up(Arc::clone(&run.run)));
+    world.proxy.set_session_availability(&id, Availability::Up(Arc::clone(&run.run)));
     assert_eq!(crate::soon(asked.answer()).await["result"]["serverInfo"]["name"], "fake");
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_run_is_started_for_a_session_that_has_ended() {
     let world = isolated();
-    let client = Client::new(world.hubs.open(NAME).unwrap());
-    world.hubs.close(NAME, client.session.id()).unwrap();
+    let client = Client::new(world.servers.open(NAME).unwrap());
+    world.servers.close(NAME, client.session.id()).unwrap();
     let _late = client.begins(&json!({}));
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert!(world.notes.own.lock().unwrap().is_empty());
@@ -108,12 +108,12 @@ async fn a_request_does_not_wait_for_a_run_that_nobody_tells_of() {
     let id = world.notes.own(0);
     drop(server);
     let coming = Availability::Coming { due: None, why: Arc::default() };
-    world.hub.set_session_availability(&id, coming);
+    world.proxy.set_session_availability(&id, coming);
     let begun = tokio::time::Instant::now();
     let asked = one.calls("poke");
     tokio::time::sleep(Duration::from_millis(1)).await;
     world.notes.own.lock().unwrap().clear();
-    world.hub.set_session_availability(&id, Availability::Removed);
+    world.proxy.set_session_availability(&id, Availability::Removed);
     assert!(asked.text().await.ends_with("was removed"));
     assert!(begun.elapsed() < Duration::from_secs(1));
 }
@@ -151,7 +151,7 @@ const MOMENT: Duration = Duration::from_millis(1);
 
 /// Has the next run of a session answer a call.
 async fn is_served_by_another_run(world: &World, id: &str) {
-    let client = Client::new(world.hubs.session(NAME, id).unwrap());
+    let client = Client::new(world.servers.session(NAME, id).unwrap());
     calls_another_run(world, &client).await;
 }
 
@@ -173,7 +173,7 @@ fn owners(world: &World) -> Vec<String> {
 
 /// The number of runs after the daemon has checked them.
 fn runs(world: &World) -> usize {
-    world.hub.sweep();
+    world.proxy.sweep();
     owners(world).len()
 }
 
@@ -189,9 +189,9 @@ async fn a_run_is_kept_for_a_minute_after_its_session_has_ended() {
     let world = isolated();
     let (one, _server) = uses(&world, 0).await;
     let id = one.session.id().to_owned();
-    assert!(world.hub.close(&id));
-    assert!(!world.hub.close(&id), "the session has ended");
-    assert!(world.hubs.session(NAME, &id).is_err());
+    assert!(world.proxy.close(&id));
+    assert!(!world.proxy.close(&id), "the session has ended");
+    assert!(world.servers.session(NAME, &id).is_err());
     assert!(world.notes.records().is_empty(), "the next daemon does not find it");
     tokio::time::sleep(MINUTE.saturating_sub(MOMENT * 10)).await;
     assert_eq!(owners(&world), [&*id]);
@@ -208,9 +208,9 @@ async fn a_run_that_exits_after_the_end_of_its_session_is_given_up() {
     let world = isolated();
     let (one, _server) = joins(&world, 0).await;
     let id = world.notes.own(0);
-    assert!(world.hub.close(one.session.id()));
+    assert!(world.proxy.close(one.session.id()));
     let coming = Availability::Coming { due: None, why: Arc::default() };
-    world.hub.set_session_availability(&id, coming);
+    world.proxy.set_session_availability(&id, coming);
     tokio::time::sleep(MOMENT).await;
     assert!(owners(&world).is_empty());
 }
@@ -218,11 +218,11 @@ async fn a_run_that_exits_after_the_end_of_its_session_is_given_up() {
 #[tokio::test(start_paused = true)]
 async fn a_run_that_is_not_up_ends_with_its_session() {
     let world = isolated();
-    let client = Client::new(world.hubs.open(NAME).unwrap());
+    let client = Client::new(world.servers.open(NAME).unwrap());
     let _asked = client.begins(&json!({}));
     tokio::time::sleep(MOMENT).await;
     assert_eq!(owners(&world), [client.session.id()]);
-    assert!(world.hub.close(client.session.id()));
+    assert!(world.proxy.close(client.session.id()));
     assert!(owners(&world).is_empty());
 }
 
@@ -240,8 +240,8 @@ async fn a_run_ends_with_a_session_that_expires() {
 async fn a_daemon_that_was_replaced_stops_no_run() {
     let world = isolated();
     let (one, _server) = joins(&world, 0).await;
-    assert!(world.hub.close(one.session.id()));
-    world.hubs.freeze();
+    assert!(world.proxy.close(one.session.id()));
+    world.servers.freeze();
     tokio::time::sleep(MINUTE * 2).await;
     assert_eq!(runs(&world), 1, "the next daemon decides");
 }
@@ -333,7 +333,7 @@ async fn runs_of_ended_sessions_count_as_absent_and_stop_first() {
     for _ in 0..20 {
         let (client, server) = uses(&world, owners(&world).len()).await;
         servers.push(server);
-        assert!(world.hub.close(client.session.id()));
+        assert!(world.proxy.close(client.session.id()));
         ended.push(client.leaves());
         tokio::time::sleep(MOMENT).await;
     }

@@ -121,9 +121,10 @@ async fn the_answer_may_be_the_first_line_that_is_heard() {
     let known = scene.server.run.as_ref().unwrap().run.hello.as_ref().clone();
     let arrival =
         mainstay_proxy::RunInfo { generation: 1, known: Some(known), epoch: 2, ..world.arrival() };
-    let run = soon(world.hub.attach_run(mainstay_proxy::Link::Lines(link), arrival)).await.unwrap();
+    let run =
+        soon(world.proxy.attach_run(mainstay_proxy::Link::Lines(link), arrival)).await.unwrap();
     sleep(A_WHILE).await;
-    world.hub.set_availability(mainstay_proxy::Availability::Up(run.run));
+    world.proxy.set_availability(mainstay_proxy::Availability::Up(run.run));
     let mut desk = Desk::resumes(&world, &scene.session);
     assert_eq!(text(&desk.reads().await), "done");
 }
@@ -272,7 +273,7 @@ async fn a_call_that_is_taken_up_can_be_cancelled() {
 async fn streams_are_found_by_their_events_in_the_next_daemon() {
     let scene = Scene::new("poke").await;
     let world = scene.world.killed();
-    let session = world.hubs.session(NAME, &scene.session).unwrap();
+    let session = world.servers.session(NAME, &scene.session).unwrap();
     let record = &world.notes.requests()[0];
     let event: EventId = format!("{:016x}-0-37", record.key.number).parse().unwrap();
     let Found::Request(stream, start) = session.find(&event) else { panic!("it was taken up") };
@@ -298,7 +299,7 @@ async fn the_general_stream_goes_on_after_its_last_event() {
         client.hears().await;
     }
     let world = world.killed();
-    let session = world.hubs.session(NAME, client.session.id()).unwrap();
+    let session = world.servers.session(NAME, client.session.id()).unwrap();
     let first = session.general_event().unwrap();
     assert_eq!(first.to_string(), client.session.general_event().unwrap().to_string());
     let after = |number| match session.find(&first.at(number)) {
@@ -338,7 +339,7 @@ async fn the_session_of_a_client_that_is_killed_ends_and_that_of_one_that_is_cut
     let world = World::new();
     let _server = world.serves().await;
     let (mut desk, session) = Desk::opens(&world).await;
-    let is_there = || world.hubs.session(NAME, &session).is_ok();
+    let is_there = || world.servers.session(NAME, &session).is_ok();
     sleep(Duration::from_secs(60)).await;
     desk.moves_to(&world).await;
     sleep(Duration::from_secs(60)).await;
@@ -396,11 +397,11 @@ async fn the_loss_of_memory_is_told_across_daemons_once() {
     assert_eq!(world.notes.records()[0].run, Some(1));
     let same = world.killed_with(loud());
     let mut server = same.finds(&server, &[]).await;
-    let client = Client::new(same.hubs.session(NAME, client.session.id()).unwrap());
+    let client = Client::new(same.servers.session(NAME, client.session.id()).unwrap());
     assert_eq!(says(&client, &mut server).await, "done");
     let next = same.killed_with(loud());
     let mut server = next.serves().await;
-    let client = Client::new(next.hubs.session(NAME, client.session.id()).unwrap());
+    let client = Client::new(next.servers.session(NAME, client.session.id()).unwrap());
     assert!(says(&client, &mut server).await.contains("whatever it kept in memory is lost"));
     assert_eq!(next.notes.records()[0].run, Some(2));
     assert_eq!(says(&client, &mut server).await, "done");
@@ -433,12 +434,12 @@ async fn lines_count_as_heard_when_nothing_of_them_can_be_lost() {
 async fn a_frozen_hub_does_nothing_any_more() {
     let mut scene = Scene::new("poke").await;
     let heard = *scene.server.heard.borrow();
-    soon(scene.world.hubs.hand_over(false, SETTLE)).await;
+    soon(scene.world.servers.hand_over(false, SETTLE)).await;
     let noted = scene.world.notes.noted();
     let records = scene.world.notes.records();
     scene.server.returns(&scene.call, "done").await;
     scene.desk.dropped().await;
-    assert!(scene.world.hub.close(&scene.session), "it goes on elsewhere");
+    assert!(scene.world.proxy.close(&scene.session), "it goes on elsewhere");
     assert!(scene.server.reads_nothing().await, "nothing was cancelled");
     assert_eq!(*scene.server.heard.borrow(), heard);
     assert_eq!((scene.world.notes.noted(), scene.world.notes.records()), (noted, records));
@@ -460,8 +461,8 @@ async fn a_hand_over_waits_for_requests_to_be_answered_or_written_down() {
     desk.calls(2, "slow").await;
     server.reads_call("slow").await;
     let heard = *server.heard.borrow();
-    let hubs = std::sync::Arc::clone(&world.hubs);
-    let handing_over = tokio::spawn(async move { hubs.hand_over(false, SETTLE).await });
+    let servers = std::sync::Arc::clone(&world.servers);
+    let handing_over = tokio::spawn(async move { servers.hand_over(false, SETTLE).await });
     server.returns(&fast, "done").await;
     server.logs("error", "also heard").await;
     assert_eq!(text(&desk.reads().await), "done");
@@ -475,13 +476,13 @@ async fn a_hand_over_waits_for_requests_to_be_answered_or_written_down() {
 async fn a_dropped_connection_leaves_the_session() {
     let scene = Scene::new("poke").await;
     scene.desk.dropped().await;
-    assert!(scene.world.hubs.session(NAME, &scene.session).is_ok());
+    assert!(scene.world.servers.session(NAME, &scene.session).is_ok());
     assert_eq!(scene.world.notes.records().len(), 1);
 }
 
 /// The ids of requests that a session has open since an earlier daemon.
 fn pending(world: &World, session: &str) -> Vec<String> {
-    world.hubs.pending(NAME, session).into_iter().map(|(id, _)| id).collect()
+    world.servers.pending(NAME, session).into_iter().map(|(id, _)| id).collect()
 }
 
 /// A call that was cut is executed again if that is safe; otherwise its effect is unknown.

@@ -114,7 +114,7 @@ async fn news_of_the_same_run_cut_no_stream() {
     client.listens();
     let mut turn = listens(&mut site).await;
     is_heard(&mut turn, &client, "before").await;
-    world.hub.set_availability(Availability::Up(Arc::clone(&run.run)));
+    world.proxy.set_availability(Availability::Up(Arc::clone(&run.run)));
     tokio::task::yield_now().await;
     is_heard(&mut turn, &client, "after").await;
 }
@@ -152,7 +152,7 @@ async fn questions_and_their_answers_pass_too() {
 async fn listening_ends_with_the_session() {
     let (world, mut site, client) = listening().await;
     let turn = listens(&mut site).await;
-    assert!(world.hub.close(client.session.id()));
+    assert!(world.proxy.close(client.session.id()));
     turn.ends().await;
     site.did("DELETE - s2").await;
     let opened = site.past().len();
@@ -167,7 +167,7 @@ async fn nothing_is_left_of_a_session_whose_server_offers_nothing_to_hear() {
     let client = world.client().await;
     client.listens();
     site.did("GET - s2").await;
-    assert!(world.hub.close(client.session.id()));
+    assert!(world.proxy.close(client.session.id()));
     site.did("DELETE - s2").await;
     drop(site);
     crate::no_task_is_left().await;
@@ -199,7 +199,7 @@ async fn a_client_that_left_has_no_upstream_listener_and_resumes_when_it_is_back
     passes(Duration::from_secs(31)).await;
     turn.ends().await;
 
-    let client = Client::new(world.hubs.session(NAME, &id).unwrap());
+    let client = Client::new(world.servers.session(NAME, &id).unwrap());
     client.listens();
     let mut turn = listens(&mut site).await;
     assert_eq!(turn.header("last-event-id"), Some("e1"));
@@ -241,9 +241,9 @@ async fn requests_take_precedence_over_background_sessions() {
         others.push((listens(&mut first).await, other));
     }
     let mut second = site().await;
-    let run = soon(world.hub.attach_run(second.link(), world.arrival())).await.unwrap();
+    let run = soon(world.proxy.attach_run(second.link(), world.arrival())).await.unwrap();
     second.leaves_sessions_to_the_test();
-    world.hub.set_availability(Availability::Up(Arc::clone(&run.run)));
+    world.proxy.set_availability(Availability::Up(Arc::clone(&run.run)));
     let mut ahead = Vec::new();
     for _ in 0..4 {
         ahead.push(second.turn().await);
