@@ -98,8 +98,7 @@ pub struct StreamRecord {
 }
 
 /// Keeps sessions and copies. No call waits for a disk, so all may be made from the hot path and
-/// under a lock. The last write wins; what was said shortly before a crash may be lost, unless it is
-/// [written](StateStore::written).
+/// under a lock. The last write wins; what was said shortly before a crash may be lost.
 pub trait StateStore: fmt::Debug + Send + Sync {
     /// Keeps a session, instead of what was kept of it before.
     fn save(&self, record: SessionRecord);

@@ -73,7 +73,7 @@ impl SessionClock {
     }
 }
 
-/// One server. See the [crate](crate).
+/// The state machine of one server, which the documentation of the crate describes.
 pub struct Server {
     pub(crate) name: Arc<str>,
     pub(crate) settings: Settings,

@@ -1,6 +1,6 @@
 //! Mainstay as a systemd user service, which is started at login or at boot.
 //!
-//! Pure code decides what the unit contains ([`unit`]) and what an install or uninstall does ([`plan`]). [`Service`] is
+//! Pure code decides what the unit contains ([`mod@unit`]) and what an install or uninstall does ([`plan`]). [`Service`] is
 //! the only code here that touches the disk and runs programs.
 //!
 //! Decisions of the user are kept: a masked service stays masked, a stopped or disabled one stays so, and an edited

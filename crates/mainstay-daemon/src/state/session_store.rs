@@ -8,7 +8,7 @@
 //!
 //! Streams are recorded separately, by [`StreamJournal`]: at once, and not for long.
 //!
-//! Sessions of absent clients may be only here, and are [found](StateStore::find) by id. The writer thread also
+//! Sessions of absent clients may be only here, and are [found](mainstay_proxy::SessionStore::find) by id. The writer thread also
 //! reads, so an unknown id or a slow disk delays no other request. The file holds at most 200,000 sessions;
 //! see [`Database`] for which are removed.
 //!
