@@ -61,7 +61,7 @@ fn a_reload_that_cannot_be_is_told_once_with_what_to_do() {
     exit: 1
     --- stderr
     error: the old daemon keeps running: `[ROOT]/mainstay/config.toml` cannot be used: line 1, column 11: unknown variant `often`, expected one of `auto`, `always`, `never`
-    help: correct it, or move it away
+    help: fix it, or move it away
     ");
     assert_eq!(env.daemon(), daemon);
 }
