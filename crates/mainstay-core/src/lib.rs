@@ -10,11 +10,13 @@ mod cause;
 mod inherit;
 mod interruption;
 mod name;
+mod news;
 pub mod panics;
 mod policy;
 pub mod refresh;
 mod spec;
 mod status;
+pub mod supervisor;
 mod text;
 mod unit;
 
@@ -23,14 +25,16 @@ pub use cause::{Cause, Exit};
 pub use inherit::is_inherited;
 pub use interruption::Interruption;
 pub use name::{NameError, RunId, ServerName};
+pub use news::{FoundState, News, RunKey, Started};
 pub use panics::lock;
 pub use policy::{OnStop, RestartPolicy, StableFrom};
 pub use spec::{
     ClientSettings, ContainerSpec, EngineKind, EnvVar, HeaderError, HeaderName, HeaderValue,
     ImageError, ImageRef, Limits, NoSuchMode, ProcessSpec, ProxyProblem, ProxySettings,
     RefreshMode, RemoteSpec, RemoteUrl, ServerSpec, SpecError, Transport, UrlError, Volume,
-    VolumeError, Wanted, Workload,
+    VolumeError, Wanted, Workload, WorkloadKind,
 };
 pub use status::Status;
+pub use supervisor::Supervisor;
 pub use text::{human_bytes, human_duration, with_causes};
 pub use unit::{Action, Ended, Event, Found, LoggedEvent, RestartState, Unit, UnitHistory, View};

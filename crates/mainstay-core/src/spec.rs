@@ -69,7 +69,32 @@ pub enum Workload {
     Remote(RemoteSpec),
 }
 
+/// What kind of workload a run is, and so which engine it belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkloadKind {
+    /// A process on this machine.
+    Process,
+    /// A container.
+    Container,
+    /// A server that is reached by a URL.
+    Remote,
+}
+
+impl WorkloadKind {
+    /// Every kind.
+    pub const ALL: [Self; 3] = [Self::Process, Self::Container, Self::Remote];
+}
+
 impl Workload {
+    /// Its kind.
+    pub fn kind(&self) -> WorkloadKind {
+        match self {
+            Self::Process(_) => WorkloadKind::Process,
+            Self::Container(_) => WorkloadKind::Container,
+            Self::Remote(_) => WorkloadKind::Remote,
+        }
+    }
+
     /// The name of the engine that runs it.
     pub fn engine(&self) -> &'static str {
         match self {

@@ -1,0 +1,472 @@
+//! Stories of one supervisor in virtual time, and what holds for every script of events.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::{RestartPolicy, RunKey};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn spec(workload: &serde_json::Value) -> ServerSpec {
+    let spec = serde_json::json!({ "name": "time", "workload": workload });
+    let Ok(spec) = serde_json::from_value(spec) else { panic!("a valid spec") };
+    spec
+}
+
+fn process() -> ServerSpec {
+    spec(&serde_json::json!({ "process": {
+        "command": ["server"], "cwd": "/", "env": {}, "transport": "stdio",
+    } }))
+}
+
+fn container() -> ServerSpec {
+    spec(&serde_json::json!({ "container": {
+        "image": "time", "transport": { "streamable-http": { "port": 8000, "path": "/mcp" } },
+    } }))
+}
+
+fn remote() -> ServerSpec {
+    spec(&serde_json::json!({ "remote": { "url": "https://h/mcp?key=secret" } }))
+}
+
+/// Executes actions like engines that always succeed, and checks the guarantees.
+struct World {
+    now: Instant,
+    supervisor: Supervisor,
+    alive: BTreeSet<RunId>,
+    /// Actions whose result is reported later.
+    pending: VecDeque<Action>,
+    opening: Option<Connection>,
+    saved_intents: Vec<Wanted>,
+    released: Vec<WorkloadKind>,
+    is_over: bool,
+}
+
+impl World {
+    #[expect(clippy::disallowed_methods, reason = "virtual time needs some origin")]
+    fn new(spec: ServerSpec) -> Self {
+        let now = Instant::now();
+        let history = UnitHistory::default();
+        let supervisor = Supervisor::resume(now, spec, Wanted::On, false, 7, None, history);
+        let mut world = Self {
+            now,
+            supervisor,
+            alive: BTreeSet::new(),
+            pending: VecDeque::new(),
+            opening: None,
+            saved_intents: Vec::new(),
+            released: Vec::new(),
+            is_over: false,
+        };
+        world.tell(Event::Tick);
+        world
+    }
+
+    /// A server whose first run has a session.
+    fn up(spec: ServerSpec) -> Self {
+        let mut world = Self::new(spec);
+        world.settle();
+        assert_eq!(world.availability(), Availability::Up);
+        world
+    }
+
+    fn tell(&mut self, event: Event) {
+        let is_tick = matches!(event, Event::Tick);
+        let actions = self.supervisor.handle(self.now, event);
+        assert!(actions.is_empty() || !self.is_over, "{actions:?} after the end");
+        for action in actions {
+            self.execute(action);
+        }
+        if let Some(connection) = self.opening {
+            assert_eq!(self.supervisor.unit().run(), Some(connection.run));
+        }
+        if let Some(deadline) = self.supervisor.deadline().filter(|_| is_tick && !self.is_over) {
+            assert!(deadline > self.now, "a deadline stays in the past");
+        }
+    }
+
+    fn execute(&mut self, action: Action) {
+        match action {
+            Action::Start(run) => {
+                assert!(self.alive.is_empty(), "run {run} beside {:?}", self.alive);
+                assert!(!self.pending.iter().any(|action| matches!(action, Action::Release(_))));
+                self.alive.insert(run);
+                self.pending.push_back(action);
+            }
+            Action::OpenSession { connection, .. } => self.opening = Some(connection),
+            Action::CloseSession => self.opening = None,
+            Action::SaveIntent(wanted) => self.saved_intents.push(wanted),
+            Action::Release(engine) => {
+                self.released.push(engine);
+                self.pending.push_back(action);
+            }
+            Action::End { .. } | Action::CheckPort { .. } => self.pending.push_back(action),
+            Action::Forget | Action::Retired => {
+                self.is_over = true;
+                if self.supervisor.unit().is_engine_away() {
+                    // What is left is removed when the engine is back.
+                    self.alive.clear();
+                }
+            }
+            Action::Record { .. }
+            | Action::Publish
+            | Action::ClearRun
+            | Action::ForgetSession(_) => {}
+        }
+    }
+
+    /// Reports the result of the oldest pending action.
+    fn step(&mut self) -> bool {
+        let event = match self.pending.pop_front() {
+            Some(Action::Start(run)) => Event::Started(run, Ok(Started::default())),
+            Some(Action::Release(_)) => Event::Released,
+            Some(Action::End { run, .. }) => {
+                self.alive.remove(&run);
+                self.gone(run, Cause::Exited(Exit::signal(15)))
+            }
+            Some(Action::CheckPort { run, .. }) => Event::PortChecked { run, has_moved: false },
+            Some(_) => return true,
+            None => match self.opening.take() {
+                Some(connection) => Event::SessionOpened(connection),
+                None => return false,
+            },
+        };
+        self.tell(event);
+        true
+    }
+
+    fn settle(&mut self) {
+        while self.step() {}
+    }
+
+    /// Lets time pass, with every deadline on the way.
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(deadline) = self.supervisor.deadline().filter(|at| *at <= end) {
+            self.now = self.now.max(deadline);
+            self.tell(Event::Tick);
+            if self.is_over {
+                return;
+            }
+        }
+        self.now = end;
+    }
+
+    fn run(&self) -> RunId {
+        self.supervisor.unit().last_run()
+    }
+
+    fn key(&self, run: RunId) -> RunKey {
+        RunKey::new(self.supervisor.spec().name.clone(), run)
+    }
+
+    fn gone(&self, run: RunId, cause: Cause) -> Event {
+        Event::News(News::Gone { key: self.key(run), cause })
+    }
+
+    /// The present run dies, whatever it is doing.
+    fn die(&mut self) {
+        let run = self.run();
+        if self.alive.remove(&run) {
+            let (key, exit) = (self.key(run), Exit::code(1));
+            self.tell(Event::News(News::Exited { key, exit, stderr: Vec::new() }));
+            let gone = self.gone(run, Cause::Exited(exit));
+            self.tell(gone);
+        }
+    }
+
+    fn availability(&self) -> Availability {
+        self.supervisor.availability(self.now)
+    }
+
+    fn open_session(&mut self) -> Connection {
+        self.opening.take().expect("a session is being opened")
+    }
+}
+
+fn connection(run: u64, attempt: u64) -> Connection {
+    Connection { run: RunId::new(run), attempt }
+}
+
+#[test]
+fn a_death_during_the_start_is_handled_after_it() {
+    let mut world = World::new(process());
+    world.die();
+    assert_eq!(world.run(), RunId::new(1));
+    world.settle();
+    assert_eq!((world.run(), world.availability()), (RunId::new(2), Availability::Up));
+}
+
+#[test]
+fn a_session_that_the_run_closes_means_that_it_hangs_unless_it_exits() {
+    let mut world = World::up(process());
+    world.tell(Event::SessionClosed(connection(1, 0)));
+    world.pass(SECOND);
+    world.tell(Event::SessionClosed(connection(1, 0)));
+    assert!(world.pending.is_empty());
+    world.pass(SECOND);
+    let kill = Action::End { engine: WorkloadKind::Process, run: RunId::new(1), grace: None };
+    assert_eq!(world.pending, [kill]);
+
+    let mut world = World::up(process());
+    world.tell(Event::SessionClosed(connection(1, 0)));
+    world.die();
+    world.pass(SECOND * 2);
+    world.settle();
+    assert_eq!((world.run(), world.availability()), (RunId::new(2), Availability::Up));
+}
+
+#[test]
+fn a_session_is_retried_after_a_local_failure() {
+    let mut world = World::new(process());
+    world.step();
+    let first = world.open_session();
+    world.tell(Event::SessionFailed(first, SessionFailure::Local));
+    assert!(!world.supervisor.expects(first));
+    world.pass(SECOND);
+    assert_eq!(world.open_session(), connection(1, 1));
+    // A result that is late changes nothing.
+    world.tell(Event::SessionOpened(first));
+    assert_ne!(world.availability(), Availability::Up);
+    world.tell(Event::SessionOpened(connection(1, 1)));
+    assert_eq!(world.availability(), Availability::Up);
+}
+
+#[test]
+fn a_remote_server_is_tried_again_until_it_answers() {
+    let mut world = World::new(remote());
+    world.step();
+    for _ in 0..4 {
+        let failed = world.open_session();
+        let why = "no route".to_owned();
+        world.tell(Event::SessionFailed(failed, SessionFailure::Unreachable(why)));
+        let Availability::Coming { due: Some(due), why } = world.availability() else { panic!() };
+        assert_eq!(why, "no route");
+        assert_eq!(world.supervisor.unit().view(world.now).status, Status::Waiting);
+        world.pass(due - world.now);
+    }
+    world.settle();
+    assert_eq!(world.availability(), Availability::Up);
+    assert_eq!(world.supervisor.unit().view(world.now).restarts, 0);
+    assert_eq!(world.supervisor.remote_outage(), None);
+    // A request that is not accepted begins another outage.
+    world.tell(Event::Unreachable { generation: 1 });
+    let outage = world.supervisor.remote_outage().expect("an outage");
+    assert_eq!(outage.why, "https://h/mcp cannot be reached");
+}
+
+#[test]
+fn a_remote_server_that_answers_wrongly_after_an_outage_is_charged() {
+    let mut world = World::new(remote());
+    world.step();
+    let failed = world.open_session();
+    world.tell(Event::SessionFailed(failed, SessionFailure::Unreachable("no route".to_owned())));
+    world.pass(SECOND * 2);
+    let failed = world.open_session();
+    world.tell(Event::SessionFailed(failed, SessionFailure::Faulty("HTTP 500".to_owned())));
+    world.settle();
+    let view = world.supervisor.unit().view(world.now);
+    assert_eq!((view.restarts, world.availability()), (1, Availability::Up));
+}
+
+#[test]
+fn a_container_whose_port_has_moved_gets_another_session() {
+    let mut world = World::up(container());
+    world.tell(Event::Unreachable { generation: 1 });
+    world.tell(Event::Unreachable { generation: 1 });
+    assert_eq!(world.pending, [Action::CheckPort { run: RunId::new(1), port: 8000 }]);
+    world.step();
+    world.tell(Event::Unreachable { generation: 1 });
+    assert!(world.pending.is_empty(), "it was checked a moment ago");
+    world.pass(SECOND);
+    world.tell(Event::Unreachable { generation: 1 });
+    world.pending.clear();
+    world.tell(Event::PortChecked { run: RunId::new(1), has_moved: true });
+    assert_eq!(world.open_session(), connection(1, 1));
+}
+
+#[test]
+fn another_engine_starts_the_server_when_the_last_one_has_released_it() {
+    let mut world = World::up(container());
+    world.tell(Event::Replace(Box::new(process())));
+    while !matches!(world.pending.front(), Some(Action::Release(_))) {
+        assert!(world.step());
+    }
+    assert_eq!((world.run(), world.alive.len()), (RunId::new(2), 0), "not started yet");
+    world.settle();
+    assert_eq!(
+        (world.released.as_slice(), world.run()),
+        (&[WorkloadKind::Container][..], RunId::new(2))
+    );
+    assert_eq!(world.availability(), Availability::Up);
+}
+
+#[test]
+fn another_spec_for_a_stopped_server_does_not_change_its_intent() {
+    let mut world = World::up(process());
+    world.tell(Event::Want(Wanted::Off));
+    world.settle();
+    let restart = RestartPolicy { max: 3, ..RestartPolicy::default() };
+    world.tell(Event::Replace(Box::new(ServerSpec { restart, ..process() })));
+    world.tell(Event::Want(Wanted::On));
+    world.settle();
+    assert_eq!((world.availability(), world.saved_intents), (Availability::Up, Vec::new()));
+}
+
+#[test]
+fn a_stop_before_the_run_exists_is_executed_when_it_does() {
+    let mut world = World::new(process());
+    world.tell(Event::Want(Wanted::Off));
+    let ends = |world: &World| {
+        world.pending.iter().filter(|action| matches!(action, Action::End { .. })).count()
+    };
+    assert_eq!(ends(&world), 1);
+    world.step();
+    assert_eq!(ends(&world), 2, "again, now that it exists");
+    world.settle();
+    assert!(world.alive.is_empty());
+}
+
+/// One step of a random script.
+#[derive(Debug, Clone)]
+enum Step {
+    Pass(Duration),
+    Results(usize),
+    Die,
+    Want(Wanted),
+    Restart,
+    Replace(usize),
+    Retire,
+    EngineAway,
+    EngineBack,
+    CloseSession,
+    FailSession(usize),
+    Unreachable,
+    List,
+    EmptyList,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let wanted = prop::sample::select(vec![Wanted::On, Wanted::Off, Wanted::On, Wanted::Gone]);
+    prop_oneof![
+        6 => (0..90_000_u64).prop_map(|ms| Step::Pass(Duration::from_millis(ms))),
+        10 => (0..4_usize).prop_map(Step::Results),
+        4 => Just(Step::Die),
+        3 => wanted.prop_map(Step::Want),
+        2 => Just(Step::Restart),
+        2 => (0..3_usize).prop_map(Step::Replace),
+        1 => Just(Step::Retire),
+        2 => Just(Step::EngineAway),
+        3 => Just(Step::EngineBack),
+        2 => Just(Step::CloseSession),
+        3 => (0..5_usize).prop_map(Step::FailSession),
+        2 => Just(Step::Unreachable),
+        2 => Just(Step::List),
+        1 => Just(Step::EmptyList),
+    ]
+}
+
+impl World {
+    fn play(&mut self, step: Step) {
+        let specs = [process, container, remote];
+        match step {
+            Step::Pass(time) => self.pass(time),
+            Step::Results(count) => (0..count).for_each(|_| {
+                self.step();
+            }),
+            Step::Die => self.die(),
+            Step::Want(wanted) => self.tell(Event::Want(wanted)),
+            Step::Restart => self.tell(Event::Restart),
+            Step::Replace(which) => self.tell(Event::Replace(Box::new(specs[which]()))),
+            Step::Retire => self.tell(Event::Retire),
+            Step::EngineAway => {
+                let server = self.supervisor.spec().name.clone();
+                self.tell(Event::News(News::Away { server, why: "no answer".to_owned() }));
+            }
+            Step::EngineBack => {
+                let server = self.supervisor.spec().name.clone();
+                self.tell(Event::News(News::Back { server }));
+            }
+            Step::CloseSession => {
+                let attempt = self.supervisor.connections.saturating_sub(1);
+                self.tell(Event::SessionClosed(Connection { run: self.run(), attempt }));
+            }
+            Step::FailSession(which) => {
+                if let Some(connection) = self.opening.take() {
+                    let text = || "why".to_owned();
+                    let remote = self.supervisor.engine() == WorkloadKind::Remote;
+                    let failure = match which {
+                        0 if remote => SessionFailure::Unreachable(text()),
+                        1 if remote => SessionFailure::Refused(text()),
+                        0..=2 => SessionFailure::Local,
+                        3 => SessionFailure::Ending,
+                        _ => SessionFailure::Faulty(text()),
+                    };
+                    if let SessionFailure::Refused(_) = failure {
+                        // Nothing runs here, so the run ends with the refusal.
+                        self.alive.remove(&connection.run);
+                    }
+                    self.tell(Event::SessionFailed(connection, failure));
+                }
+            }
+            Step::Unreachable => {
+                self.tell(Event::Unreachable { generation: self.run().generation() });
+            }
+            Step::List => {
+                let engine = self.supervisor.engine();
+                let state = FoundState::Alive { pid: None, container: None, age: SECOND };
+                let found = self.alive.iter().map(|run| (engine, *run, state.clone())).collect();
+                self.tell(Event::Listed { begun: self.now, found });
+            }
+            Step::EmptyList => {
+                // Runs whose start has not been reported are in no list.
+                let is_starting = self.supervisor.starting.is_some();
+                if self.alive.is_empty() && !is_starting {
+                    self.tell(Event::Listed { begun: self.now, found: Vec::new() });
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_script_keeps_the_guarantees_and_ends_as_intended(
+        which in 0..3_usize,
+        script in vec(step(), 0..80),
+    ) {
+        let mut world = World::new([process, container, remote][which]());
+        for step in script {
+            if world.is_over {
+                break;
+            }
+            world.play(step);
+        }
+        // In the end the engines answer, and everything happens that was decided.
+        if !world.is_over {
+            world.play(Step::EngineBack);
+            for _ in 0..100 {
+                world.settle();
+                if world.is_over {
+                    break;
+                }
+                world.pass(SECOND * 120);
+                world.play(Step::List);
+            }
+        }
+        let is_on = world.supervisor.unit().wanted() == Wanted::On;
+        let has_failed =
+            world.supervisor.unit().view(world.now).status == Status::Error;
+        if world.is_over || !is_on || has_failed {
+            prop_assert!(world.alive.is_empty(), "{:?}", world.alive);
+        } else {
+            prop_assert_eq!(world.availability(), Availability::Up);
+        }
+    }
+}
