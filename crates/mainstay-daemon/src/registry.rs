@@ -14,14 +14,14 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use mainstay_api::{ApiError, Around, ErrorKind};
-use mainstay_core::{RunId, ServerName, ServerSpec, Status, Wanted};
+use mainstay_core::supervisor::Event;
+use mainstay_core::{RunId, ServerName, ServerSpec, Status, Wanted, WorkloadKind};
 use mainstay_engine::{Found, News, RunKey, StartError};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::clock;
-use crate::driver::{Audience, Context, Driver, Ending, Handle, Message};
-use crate::engines::Home;
+use crate::driver::{Context, Driver, Ending, Handle, Message, Scope};
 use crate::gateway::{self, Gateway, GatewayRequest, GatewayRequests};
 use crate::listen;
 use crate::snapshot::{self, Snapshot};
@@ -102,9 +102,8 @@ impl Registry {
     /// Starts to drive a server.
     pub(crate) fn adopt(&self, stored: Stored, inherited: &Inherited) {
         let name = stored.spec.name.clone();
-        let audience = Audience::Everybody(self.shared.gateway.add(&stored.spec));
-        let (driver, handle) =
-            Driver::new(self.shared.context.clone(), audience, stored, inherited);
+        let scope = Scope::AllSessions(self.shared.gateway.add(&stored.spec));
+        let (driver, handle) = Driver::new(self.shared.context.clone(), scope, stored, inherited);
         self.servers().insert(name.clone(), handle);
         self.drive(name, driver);
     }
@@ -186,12 +185,12 @@ impl Registry {
                 for (own, handle) in self.isolated_of(&name) {
                     let spec = ServerSpec { name: own, ..server.spec.clone() };
                     let own = Stored { spec, ..server.clone() };
-                    send(&handle, Message::Replace(Box::new(own))).await;
+                    handle.send(Message::Replace(Box::new(own))).await;
                 }
                 let is_off = handle.view.borrow().wanted == Wanted::Off;
-                send(&handle, Message::Replace(Box::new(server))).await;
+                handle.send(Message::Replace(Box::new(server))).await;
                 if is_off {
-                    send(&handle, Message::Want(Wanted::On)).await;
+                    handle.send(Event::Want(Wanted::On)).await;
                 }
                 let is_done = |shown: &Snapshot| {
                     shown.created_at == created_at && shown.info().status != Status::Stopped
@@ -269,7 +268,7 @@ impl Registry {
         let handle = self.servers().get(server).cloned();
         let own = || self.isolated().get(server).map(|isolated| isolated.handle.clone());
         if let Some(handle) = handle.or_else(own) {
-            send(&handle, Message::News(news)).await;
+            handle.send(Event::News(news)).await;
         }
     }
 
@@ -278,7 +277,7 @@ impl Registry {
     fn unreachable(&self, server: &ServerName, generation: u64) {
         let handle = self.servers().get(server).cloned();
         if let Some(handle) = handle {
-            handle.inbox.try_send(Message::Unreachable { generation }).ok();
+            handle.try_send(Event::Unreachable { generation });
         }
     }
 
@@ -287,7 +286,7 @@ impl Registry {
     fn demand(&self, server: &ServerName) {
         let handle = self.servers().get(server).cloned();
         if let Some(handle) = handle {
-            handle.inbox.try_send(Message::Demand).ok();
+            handle.try_send(Event::Demand);
         }
     }
 
@@ -296,27 +295,27 @@ impl Registry {
         let (workload, run) = {
             let handle = self.get(server).ok()?;
             let shown = handle.view.borrow();
-            (shown.spec.workload.clone(), shown.unit.run()?)
+            (shown.spec.workload.kind(), shown.unit.run()?)
         };
-        let engine = self.shared.context.engines.of(&workload);
+        let engine = self.shared.context.engines.at(workload);
         let tail = engine.stderr_tail(&RunKey::new(server.clone(), run)).await.ok()?;
         snapshot::tail_lines(&tail, 1).pop()
     }
 
     /// Tells every driver what a complete list has of its server.
-    pub(crate) async fn listed(&self, begun: Instant, mut found: Vec<(Home, Found)>) {
+    pub(crate) async fn listed(&self, begun: Instant, mut found: Vec<(WorkloadKind, Found)>) {
         for handle in self.everything() {
             let name = handle.view.borrow().spec.name.clone();
             let ours = found.extract_if(.., |(_, found)| found.key.server == name);
             let found = ours.map(|(home, found)| (home, found.key.run, found.state)).collect();
-            send(&handle, Message::Listed { begun, found }).await;
+            handle.send(Event::Listed { begun, found }).await;
         }
     }
 
     /// Tells every driver that the host slept.
     pub(crate) async fn host_resumed(&self) {
         for handle in self.everything() {
-            send(&handle, Message::HostResumed).await;
+            handle.send(Event::HostResumed).await;
         }
     }
 
@@ -336,7 +335,7 @@ impl Registry {
         let longest = handles.iter().map(|handle| handle.view.borrow().spec.restart.stop_timeout);
         let limit = longest.max().unwrap_or_default().saturating_add(STOP_SLACK);
         for handle in &handles {
-            send(handle, Message::Retire).await;
+            handle.send(Event::Retire).await;
         }
         let mut drivers = std::mem::take(&mut *self.drivers());
         let all = async { while drivers.join_next().await.is_some() {} };
@@ -379,7 +378,7 @@ impl Registry {
         self.shared.gateway.servers.remove(name.as_str());
         if let Ending::Forgotten(last) = ending {
             for (_, own) in self.isolated_of(&name) {
-                own.inbox.try_send(Message::Want(Wanted::Gone)).ok();
+                own.try_send(Event::Want(Wanted::Gone));
             }
             self.forgotten().insert(name, last);
         }
@@ -477,11 +476,6 @@ fn may_replace(name: &ServerName, present: &Handle, replace: bool) -> Result<(),
     }
     Err(taken(format!("there is a server `{name}` already"))
         .with_help("`--replace` puts the new one in its place; or choose another name"))
-}
-
-/// A driver that has ended needs no message.
-async fn send(handle: &Handle, message: Message) {
-    handle.inbox.send(message).await.ok();
 }
 
 pub(crate) fn refused(error: &StoreError) -> ApiError {

@@ -1,7 +1,7 @@
 //! The MCP session between the daemon and a run.
 //!
-//! A run is ready when it has answered `initialize`. What it answered is written beside its socket, so
-//! that a later daemon that finds the run alive takes the session up instead of opening a second one.
+//! A run is ready when it has answered `initialize`. The answer is saved, so that a later daemon that finds the run alive
+//! resumes the session instead of opening a second one.
 
 use std::error::Error as _;
 use std::fs::{self, DirBuilder, File};
@@ -11,7 +11,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use mainstay_core::{RemoteSpec, RunId, ServerSpec, Transport, Workload, human_duration};
+use mainstay_core::supervisor::SessionFailure;
+use mainstay_core::{
+    RemoteSpec, RunId, ServerSpec, Transport, Workload, WorkloadKind, human_duration,
+};
 use mainstay_engine::{Engine, EngineError, RunKey};
 use mainstay_proxy::client::{BadTarget, SendError, Target};
 use mainstay_proxy::{Hello, LineLink, Link, RunInfo, Server, UpstreamError};
@@ -19,15 +22,13 @@ use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use crate::blocking::BlockingPool;
-use crate::clock;
-use crate::engines::Home;
 use crate::snapshot::Session;
 
-/// How long a server that runs elsewhere may take to answer `initialize`, its connection included.
-const REMOTE: Duration = Duration::from_secs(30);
+/// How long a remote server may take to answer `initialize`, its connection included.
+const REMOTE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long saving a session may take.
-const REMEMBER: Duration = Duration::from_millis(500);
+const SAVE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
@@ -38,19 +39,19 @@ pub(crate) enum SessionError {
     /// Another server listens where the run should.
     #[error("{0}")]
     PortTaken(#[source] EngineError),
-    /// It cannot be spoken to.
-    #[error("it cannot be spoken to: {0}")]
+    /// Its address cannot be used.
+    #[error("it cannot be used: {0}")]
     Target(#[from] BadTarget),
-    /// It runs elsewhere, and what the way to it takes has not happened in time.
+    /// The remote server did not answer in time.
     #[error("it did not answer within {}", human_duration(*.0))]
     Late(Duration),
-    /// It runs elsewhere, and wants to know who we are.
+    /// The remote server requires authorization.
     #[error(
         "it answered with HTTP status {status}{}; `--header NAME=VALUE` sends what it asks for",
         quoted(.body)
     )]
     Refused { status: u16, body: String },
-    /// It runs elsewhere, and could not be asked.
+    /// No connection to the remote server could be made.
     #[error("{}{}", .0, because(.0))]
     Unreachable(#[source] SendError),
     /// The run answered wrongly.
@@ -59,37 +60,33 @@ pub(crate) enum SessionError {
 }
 
 impl SessionError {
-    /// Whether this is trouble of our own, which has nothing to do with the server.
-    pub(crate) fn is_ours(&self) -> bool {
-        matches!(self, Self::Engine(error) if error.is_temporary())
-    }
-
-    /// Whether this is what a run that is ending looks like.
-    pub(crate) fn may_be_an_end(&self) -> bool {
-        matches!(self, Self::Engine(_) | Self::Upstream(UpstreamError::Closed { .. }))
-    }
-
-    /// What this means if the server runs elsewhere.
-    pub(crate) fn obstacle(&self) -> Obstacle {
+    /// What this means for the supervisor.
+    pub(crate) fn failure(&self, workload: &Workload) -> SessionFailure {
+        if let Workload::Remote(remote) = workload {
+            let address = remote.url.without_query();
+            match self {
+                Self::Late(_)
+                | Self::Unreachable(_)
+                | Self::Upstream(
+                    UpstreamError::Closed { .. }
+                    | UpstreamError::Connect { .. }
+                    | UpstreamError::Http { status: 429 | 502..=504, .. },
+                ) => {
+                    let why = format!("{address} cannot be reached: {self}");
+                    return SessionFailure::Unreachable(why);
+                }
+                Self::Refused { .. } | Self::Target(_) => {
+                    return SessionFailure::Refused(format!("{address} refuses us: {self}"));
+                }
+                Self::Engine(_) | Self::PortTaken(_) | Self::Upstream(_) => {}
+            }
+        }
         match self {
-            Self::Late(_)
-            | Self::Unreachable(_)
-            | Self::Upstream(
-                UpstreamError::Closed { .. }
-                | UpstreamError::Connect { .. }
-                | UpstreamError::Http { status: 429 | 502..=504, .. },
-            ) => Obstacle::Away,
-            Self::Refused { .. } | Self::Target(_) => Obstacle::Refusal,
-            Self::Engine(_)
-            | Self::PortTaken(_)
-            | Self::Upstream(
-                UpstreamError::Rpc { .. }
-                | UpstreamError::Unavailable(_)
-                | UpstreamError::Protocol(_)
-                | UpstreamError::TooLarge { .. }
-                | UpstreamError::Http { .. }
-                | UpstreamError::SessionLost { .. },
-            ) => Obstacle::None,
+            Self::Engine(error) if error.is_temporary() => SessionFailure::Local,
+            Self::Engine(_) | Self::Upstream(UpstreamError::Closed { .. }) => {
+                SessionFailure::Ending
+            }
+            other => SessionFailure::Faulty(other.to_string()),
         }
     }
 }
@@ -103,88 +100,75 @@ impl From<EngineError> for SessionError {
     }
 }
 
-/// What a failed session with a server that runs elsewhere means.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Obstacle {
-    /// It cannot be reached now.
-    Away,
-    /// It does not want us, or cannot be asked at all.
-    Refusal,
-    /// It was reached, and is at fault.
-    None,
-}
-
-/// What is remembered of a session.
+/// A session that a later daemon can resume.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Remembered {
+pub(crate) struct SavedSession {
     version: u32,
     pub(crate) ready_at: Timestamp,
     pub(crate) hello: Hello,
-    /// Whether the run is elsewhere, where no engine finds it.
+    /// Whether the server is remote, so that no engine lists the run.
     #[serde(default)]
     elsewhere: bool,
 }
 
-impl Remembered {
-    /// The form in which sessions are remembered. One in another form is not recalled, which costs a
-    /// second `initialize`.
+impl SavedSession {
+    /// The version of the format. A session in another version is not resumed, which costs a second `initialize`.
     const VERSION: u32 = 1;
 
-    pub(crate) fn new(ready_at: Timestamp, hello: Hello, home: Home) -> Self {
-        let elsewhere = home == Home::Remote;
-        Self { version: Self::VERSION, ready_at, hello, elsewhere }
+    pub(crate) fn new(ready_at: Timestamp, hello: &Hello, kind: WorkloadKind) -> Self {
+        let elsewhere = kind == WorkloadKind::Remote;
+        Self { version: Self::VERSION, ready_at, hello: hello.clone(), elsewhere }
     }
 }
 
-/// Where sessions are remembered.
+/// The saved sessions, a file each.
 #[derive(Debug, Clone)]
-pub(crate) struct Memory {
+pub(crate) struct SessionFiles {
     dir: PathBuf,
     /// One thread, so that files are changed in order, and no driver waits for the disk.
     pool: BlockingPool,
 }
 
-impl Memory {
-    /// Remembers sessions in this directory.
+impl SessionFiles {
     pub(crate) fn open(dir: PathBuf) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
         Ok(Self { dir, pool: BlockingPool::new(1) })
     }
 
-    pub(crate) fn recall(&self, key: &RunKey) -> Option<Remembered> {
-        let found: Remembered = serde_json::from_slice(&fs::read(self.path(key)).ok()?).ok()?;
-        (found.version == Remembered::VERSION).then_some(found)
+    pub(crate) fn load(&self, key: &RunKey) -> Option<SavedSession> {
+        let found: SavedSession = serde_json::from_slice(&fs::read(self.path(key)).ok()?).ok()?;
+        (found.version == SavedSession::VERSION).then_some(found)
     }
 
-    /// The runs elsewhere that are remembered, and since when each was ready.
-    pub(crate) fn elsewhere(&self) -> Vec<(RunKey, Timestamp)> {
+    /// The runs of remote servers, and since when each is ready.
+    pub(crate) fn remote_runs(&self) -> Vec<(RunKey, Timestamp)> {
         let files = fs::read_dir(&self.dir).into_iter().flatten().flatten();
         let keys = files.filter_map(|file| key_of(file.file_name().to_str()?));
         let known = keys.filter_map(|key| {
-            let ready_at = self.recall(&key).filter(|known| known.elsewhere)?.ready_at;
+            let ready_at = self.load(&key).filter(|saved| saved.elsewhere)?.ready_at;
             Some((key, ready_at))
         });
         known.collect()
     }
 
-    /// Failing to remember costs a restart of the server when the daemon is next replaced, no more. A disk
-    /// that does not answer is therefore not waited for.
-    pub(crate) async fn remember(&self, key: &RunKey, what: Remembered) {
+    /// A failure costs a restart of the server when the daemon is next replaced, not more. So a disk that does not answer
+    /// is not waited for.
+    pub(crate) async fn save(&self, key: &RunKey, session: SavedSession) {
         let path = self.path(key);
-        let written = timeout(REMEMBER, self.pool.run(move || write(&path, &what)));
+        let written = timeout(SAVE_TIMEOUT, self.pool.run(move || write(&path, &session)));
         if let Err(error) = written.await.unwrap_or_else(|late| Err(late.into())) {
             tracing::warn!(server = %key.server, run = %key.run, %error,
-                "the session cannot be remembered");
+                "the session cannot be saved");
         }
     }
 
-    pub(crate) fn forget(&self, key: &RunKey) {
+    pub(crate) fn remove(&self, key: &RunKey) {
         let path = self.path(key);
         self.pool.spawn(move || {
             if let Err(error) = fs::remove_file(path)
                 && error.kind() != io::ErrorKind::NotFound
             {
-                tracing::warn!(%error, "a remembered session cannot be removed");
+                tracing::warn!(%error, "a saved session cannot be removed");
             }
         });
     }
@@ -205,29 +189,29 @@ fn key_of(file_name: &str) -> Option<RunKey> {
     Some(RunKey::new(server.parse().ok()?, RunId::new(run.parse().ok()?)))
 }
 
-fn write(path: &Path, what: &Remembered) -> io::Result<()> {
+fn write(path: &Path, session: &SavedSession) -> io::Result<()> {
     let new = path.with_extension("new");
     let mut file =
         File::options().create(true).write(true).truncate(true).mode(0o600).open(&new)?;
-    file.write_all(&serde_json::to_vec(what)?)?;
+    file.write_all(&serde_json::to_vec(session)?)?;
     fs::rename(&new, path)
 }
 
-/// Opens a session with a run, or takes up the one that an earlier daemon had.
+/// Opens a session with a run, or resumes the one that an earlier daemon had.
 pub(crate) async fn establish(
     engine: &dyn Engine,
     key: &RunKey,
     spec: &ServerSpec,
     server: &Server,
-    arrival: RunInfo,
+    info: RunInfo,
 ) -> Result<Session, SessionError> {
     let transport = match &spec.workload {
         Workload::Process(process) => &process.transport,
         Workload::Container(container) => &container.transport,
         Workload::Remote(remote) => {
-            // Before the supervisor takes it for hung: it may just be far away.
-            let limit = REMOTE.min(spec.restart.start_timeout * 9 / 10);
-            return reach(remote, limit, server, arrival).await;
+            // Before the supervisor considers it hung: it may be slow to reach.
+            let limit = REMOTE_TIMEOUT.min(spec.restart.start_timeout * 9 / 10);
+            return reach(remote, limit, server, info).await;
         }
     };
     let mut owner = None;
@@ -250,21 +234,21 @@ pub(crate) async fn establish(
             Link::Http(Target::local(endpoint.addrs, path)?)
         }
     };
-    Ok(Session { run: server.attach_run(link, arrival).await?, since: clock::now(), owner })
+    Ok(Session { run: server.attach_run(link, info).await?, owner })
 }
 
-/// Opens a session with a server that runs elsewhere, in one attempt.
+/// Opens a session with a remote server, in one attempt.
 async fn reach(
     remote: &RemoteSpec,
     limit: Duration,
     server: &Server,
-    arrival: RunInfo,
+    info: RunInfo,
 ) -> Result<Session, SessionError> {
     let headers = remote.headers.iter().map(|(name, value)| (name.as_str(), value.reveal()));
     let target = Target::remote(remote.url.as_str(), headers)?;
-    let entered = timeout(limit, server.attach_run(Link::Remote(target), arrival)).await;
+    let entered = timeout(limit, server.attach_run(Link::Remote(target), info)).await;
     match entered.map_err(|_| SessionError::Late(limit))? {
-        Ok(run) => Ok(Session { run, since: clock::now(), owner: None }),
+        Ok(run) => Ok(Session { run, owner: None }),
         Err(UpstreamError::Connect { source, .. }) => Err(SessionError::Unreachable(source)),
         Err(UpstreamError::Http { status: status @ (401 | 403), body, .. }) => {
             Err(SessionError::Refused { status, body })
@@ -290,27 +274,27 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn runs_elsewhere_are_found_again() {
+    async fn remote_runs_are_found_again() {
         let dir = tempfile::tempdir().unwrap();
-        let memory = Memory::open(dir.path().to_owned()).unwrap();
+        let files = SessionFiles::open(dir.path().to_owned()).unwrap();
         let hello = serde_json::json!({
             "protocol_version": "2025-06-18", "server_name": null, "server_version": null,
             "result": {}, "http_session": "s1",
         });
-        let remember = async |key: &RunKey, seconds: i64, home| {
+        let hello: Hello = serde_json::from_value(hello).unwrap();
+        let save = async |key: &RunKey, seconds: i64, kind| {
             let at = Timestamp::from_second(seconds).unwrap();
-            let hello = serde_json::from_value(hello.clone()).unwrap();
-            memory.remember(key, Remembered::new(at, hello, home)).await;
+            files.save(key, SavedSession::new(at, &hello, kind)).await;
         };
-        remember(&key("far-away", 12), 1, Home::Remote).await;
-        remember(&key("here", 2), 2, Home::Process).await;
-        remember(&key("gone", 3), 3, Home::Remote).await;
-        memory.forget(&key("gone", 3));
-        assert!(memory.finish(Duration::from_secs(10)).await);
+        save(&key("far-away", 12), 1, WorkloadKind::Remote).await;
+        save(&key("here", 2), 2, WorkloadKind::Process).await;
+        save(&key("gone", 3), 3, WorkloadKind::Remote).await;
+        files.remove(&key("gone", 3));
+        assert!(files.finish(Duration::from_secs(10)).await);
         fs::write(dir.path().join("odd.4.json"), "{}").unwrap();
         fs::write(dir.path().join("odd.new"), "{}").unwrap();
         let since = Timestamp::from_second(1).unwrap();
-        assert_eq!(memory.elsewhere(), [(key("far-away", 12), since)]);
+        assert_eq!(files.remote_runs(), [(key("far-away", 12), since)]);
     }
 
     fn http(status: u16) -> SessionError {
@@ -319,25 +303,36 @@ mod tests {
     }
 
     #[test]
-    fn what_may_pass_is_told_from_what_will_not() {
-        let check = |error: &SessionError, expected| {
-            assert_eq!(error.obstacle(), expected, "{error}");
+    fn temporary_failures_of_a_remote_server_are_distinguished_from_permanent_ones() {
+        let remote = serde_json::json!({ "remote": { "url": "https://h/mcp?key=secret" } });
+        let remote: Workload = serde_json::from_value(remote).unwrap();
+        let kind = |error: &SessionError| match error.failure(&remote) {
+            SessionFailure::Unreachable(why) => {
+                assert!(why.starts_with("https://h/mcp cannot be reached: "), "{why}");
+                "unreachable"
+            }
+            SessionFailure::Refused(_) => "refused",
+            SessionFailure::Local => "local",
+            SessionFailure::Ending => "ending",
+            SessionFailure::Faulty(_) => "faulty",
         };
         for status in [429, 502, 503, 504] {
-            check(&http(status), Obstacle::Away);
+            assert_eq!(kind(&http(status)), "unreachable");
         }
         for status in [400, 404, 500, 501] {
-            check(&http(status), Obstacle::None);
+            assert_eq!(kind(&http(status)), "faulty");
         }
-        let closed = UpstreamError::Closed { method: "initialize".to_owned(), sent: true };
-        check(&closed.into(), Obstacle::Away);
-        check(&SessionError::Late(REMOTE), Obstacle::Away);
-        check(&SessionError::Refused { status: 401, body: String::new() }, Obstacle::Refusal);
-        check(&UpstreamError::Protocol("odd".to_owned()).into(), Obstacle::None);
+        let closed = || UpstreamError::Closed { method: "initialize".to_owned(), sent: true };
+        assert_eq!(kind(&closed().into()), "unreachable");
+        assert_eq!(kind(&SessionError::Late(REMOTE_TIMEOUT)), "unreachable");
+        assert_eq!(kind(&SessionError::Refused { status: 401, body: String::new() }), "refused");
+        assert_eq!(kind(&UpstreamError::Protocol("odd".to_owned()).into()), "faulty");
+        let local = mainstay_testkit::samples::spec("time").workload;
+        assert_eq!(SessionError::from(closed()).failure(&local), SessionFailure::Ending);
     }
 
     #[test]
-    fn what_is_in_the_way_is_said_once_and_in_full() {
+    fn messages_name_the_cause_once_and_completely() {
         let source = io::ErrorKind::ConnectionRefused.into();
         let tried = vec!["127.0.0.1:80".parse().unwrap()];
         let error = SessionError::Unreachable(SendError::Connect { tried, source });

@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, watch};
 
 use self::absent::just_removed;
 use crate::control::{CommandLimits, Peer};
-use crate::driver::{Context, Handle, Message};
+use crate::driver::{Context, Handle};
 use crate::gateway::{self, Gateway};
 use crate::handover::{LifecycleRequest, ReplaceRequest};
 use crate::holder_client::HolderClient;
@@ -320,7 +320,7 @@ impl Service {
     async fn local(&self, name: &ServerName) -> Result<Local, ApiError> {
         let handle = self.find(name).await?;
         // A server that Mainstay has given up may get another attempt.
-        handle.inbox.send(Message::Demand).await.ok();
+        handle.send(mainstay_core::supervisor::Event::Demand).await;
         let hub = self.gateway.servers.get(name.as_str());
         let hub = hub.ok_or_else(|| just_removed(name))?;
         hub.local(&gateway::identity()).await.map_err(|error| self.failed(name, &error))
@@ -389,7 +389,7 @@ fn has_settled(shown: &Snapshot, any_end: bool, since: Option<Timestamp>) -> boo
         | Status::Stopping
         | Status::Removing => {
             any_end
-                && (shown.away.is_some()
+                && (shown.remote_outage.is_some()
                     || has_failed_since(shown, since.unwrap_or(shown.created_at)))
         }
     }

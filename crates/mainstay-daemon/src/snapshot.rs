@@ -1,13 +1,12 @@
-//! What a driver shows of its server, for everybody who asks.
+//! The state of a server that a driver publishes.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use mainstay_api::{ContainerInfo, LastExit, McpInfo, ServerInfo, StatusReport, TargetOwner};
+use mainstay_core::supervisor::{RemoteOutage, RunDetails};
 use mainstay_core::{
     Cause, ContainerSpec, RefreshMode, ServerSpec, Status, Transport, Unit, Wanted, Workload,
-    human_duration,
 };
 use mainstay_engine::PortOwner;
 use mainstay_proxy::AttachedRun;
@@ -17,21 +16,18 @@ use crate::clock;
 /// A server at one moment.
 #[derive(Debug, Clone)]
 pub(crate) struct Snapshot {
-    /// Grows with everything the driver has taken in.
+    /// Grows with every event that the driver has handled.
     pub(crate) revision: u64,
     pub(crate) spec: Arc<ServerSpec>,
     pub(crate) created_at: Timestamp,
     pub(crate) wanted: Wanted,
     pub(crate) unit: Unit,
     pub(crate) times: Times,
-    /// The server's own process.
-    pub(crate) pid: Option<u32>,
-    /// The container that the present run is in.
-    pub(crate) container: Option<String>,
-    /// What is in the way to a server that runs elsewhere.
-    pub(crate) away: Option<Away>,
+    /// What the present run consists of.
+    pub(crate) details: RunDetails,
+    pub(crate) remote_outage: Option<RemoteOutage>,
     pub(crate) session: Option<Session>,
-    /// The last of what the last run that ended wrote to standard error.
+    /// The end of what the last run that ended wrote to standard error.
     pub(crate) last_stderr: Option<Arc<[u8]>>,
 }
 
@@ -39,27 +35,11 @@ pub(crate) struct Snapshot {
 #[derive(Debug, Clone)]
 pub(crate) struct Session {
     pub(crate) run: AttachedRun,
-    pub(crate) since: Instant,
-    /// Who listens at the run's port, if that is known not to be the run itself.
+    /// The process that listens on the run's port, if that is not the run itself.
     pub(crate) owner: Option<PortOwner>,
 }
 
-/// Why a server that runs elsewhere cannot be spoken to.
-#[derive(Debug, Clone)]
-pub(crate) struct Away {
-    pub(crate) why: String,
-    /// When it is tried again.
-    pub(crate) next: Instant,
-}
-
-impl Away {
-    fn reason(&self, now: Instant) -> String {
-        let left = self.next.saturating_duration_since(now).as_secs() + 1;
-        format!("{}; tried again in {}", self.why, human_duration(Duration::from_secs(left)))
-    }
-}
-
-/// When things happened, in wall time, noted when they did.
+/// When things happened: the wall time at that moment.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Times {
     pub(crate) started_at: Option<Timestamp>,
@@ -70,17 +50,16 @@ pub(crate) struct Times {
 }
 
 impl Snapshot {
-    /// The server as `ls` shows it, but for what only the proxy knows. What counts down is counted
-    /// from now.
+    /// The server as `ls` shows it, except for what only the proxy knows. Remaining times are as of now.
     pub(crate) fn info(&self) -> ServerInfo {
         let now = clock::now();
         let view = self.unit.view(now);
-        let away = self.away.as_ref().filter(|_| view.status == Status::Waiting);
+        let outage = self.remote_outage.as_ref().filter(|_| view.status == Status::Waiting);
         let (spec, times) = (&self.spec, &self.times);
         ServerInfo {
             name: spec.name.clone(),
             status: view.status,
-            reason: away.map_or(view.reason, |away| away.reason(now)),
+            reason: outage.map_or(view.reason, |outage| outage.reason(now)),
             engine: spec.workload.engine().to_owned(),
             transport: spec.workload.transport().to_owned(),
             url: None,
@@ -94,8 +73,8 @@ impl Snapshot {
             next_restart_at: view.next_restart.and(times.next_restart_at),
             last_exit: times.ended.as_ref().map(|(cause, text, at)| last_exit(cause, text, *at)),
             sessions: 0,
-            pid: self.pid,
-            container_id: self.container.clone(),
+            pid: self.details.pid,
+            container_id: self.details.container.clone(),
         }
     }
 }
@@ -156,8 +135,7 @@ fn container_info(container: &ContainerSpec) -> ContainerInfo {
     }
 }
 
-/// Where the server itself is reached, if it speaks HTTP. The port that leads into a container is
-/// another one after every start.
+/// Where the server itself is reached, if it speaks HTTP. The published port of a container changes with every start.
 fn target(workload: &Workload) -> Option<String> {
     match workload {
         Workload::Process(process) => match &process.transport {
@@ -209,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_container_is_told_with_what_is_loose_about_it() {
+    fn a_container_is_shown_with_its_loosened_limits() {
         let container: ContainerSpec = serde_json::from_value(serde_json::json!({
             "image": "time",
             "args": ["--utc"],

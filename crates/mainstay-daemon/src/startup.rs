@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use mainstay_api::{Around, Instance, Machine};
-use mainstay_core::{ServerName, Wanted};
+use mainstay_core::{ServerName, Wanted, WorkloadKind};
 use mainstay_engine::{
     DockerConfig, DockerEngine, ProcessConfig, ProcessEngine, RemoteEngine, RunKey,
     newest_daemon_of_shims,
@@ -25,14 +25,14 @@ use crate::background::pass_on_news;
 use crate::capacity::Capacity;
 use crate::control::CommandLimits;
 use crate::driver::Context;
-use crate::engines::{Engines, Home};
+use crate::engines::Engines;
 use crate::entries::{self, Clients};
 use crate::gateway::Gateway;
 use crate::handover::{LifecycleRequests, relay};
 use crate::holder_client::HolderClient;
 use crate::listen::{self, Access, HttpListeners, Listener, Sockets, own_addr};
 use crate::registry::Registry;
-use crate::run_session::Memory;
+use crate::run_session::SessionFiles;
 use crate::service::Service;
 use crate::state::event_log::{self, EventLog};
 use crate::state::session_store::{self, SessionStore};
@@ -67,12 +67,12 @@ pub(crate) async fn build(config: Config, holder: HolderClient) -> Result<Daemon
     access.admit(store.load_tokens()?);
     let event_log = EventLog::open_or_do_without(&events)?;
     let known = event_log::earlier_runs(&events);
-    let memory = Memory::open(instance.sessions_dir())
+    let session_files = SessionFiles::open(instance.sessions_dir())
         .map_err(|source| RunError::directory(&instance.run_dir, source))?;
     let clients =
         Clients::open(surroundings(&config, &instance), store.clone(), event_log.clone())?;
     let (engines, containers) =
-        open_engines(&config, &instance_id, daemon, in_containers(&stored), &memory).await?;
+        open_engines(&config, &instance_id, daemon, in_containers(&stored), &session_files).await?;
     let (sessions, kept) =
         SessionStore::open(&kept_sessions, &instance.run_dir.join(STREAMS), daemon);
     let sessions_lost = kept.lost;
@@ -84,7 +84,7 @@ pub(crate) async fn build(config: Config, holder: HolderClient) -> Result<Daemon
         engines: engines.clone(),
         store,
         event_log,
-        memory,
+        session_files,
         servers: Arc::clone(&gateway.servers),
         clients,
         sockets: Sockets::HolderClient(holder.clone()),
@@ -157,13 +157,13 @@ async fn resume_servers(
     registry: &Registry,
     gateway: &Gateway,
     stored: Vec<Stored>,
-    (mut inherited, mut unwanted): (HashMap<ServerName, Inherited>, Vec<(Home, RunKey)>),
+    (mut inherited, mut unwanted): (HashMap<ServerName, Inherited>, Vec<(WorkloadKind, RunKey)>),
     relayed: bool,
 ) {
     for server in stored {
         let name = server.spec.name.clone();
         let mut of_one = inherited.remove(&name).unwrap_or_default();
-        let misplaced = of_one.take_misplaced(Home::of(&server.spec.workload));
+        let misplaced = of_one.take_misplaced(server.spec.workload.kind());
         unwanted.extend(misplaced.map(|found| (found.home, RunKey::new(name, found.run))));
         registry.adopt(server, &of_one);
     }
@@ -201,7 +201,7 @@ async fn open_engines(
     instance_id: &str,
     daemon: u64,
     wanted: BTreeSet<ServerName>,
-    memory: &Memory,
+    session_files: &SessionFiles,
 ) -> Result<(Engines, Arc<DockerEngine>), RunError> {
     let instance = &config.instance;
     let process = ProcessEngine::open(ProcessConfig {
@@ -224,7 +224,8 @@ async fn open_engines(
         log_keep: LOG_KEEP,
     });
     let (process, containers) = (process?, Arc::new(containers.await?));
-    let elsewhere = memory.elsewhere().into_iter().map(|(key, at)| (key, clock::since(at)));
+    let elsewhere =
+        session_files.remote_runs().into_iter().map(|(key, at)| (key, clock::since(at)));
     let engines = Engines {
         process: Arc::new(process),
         container: Arc::<DockerEngine>::clone(&containers),
@@ -260,13 +261,13 @@ fn surroundings(config: &Config, instance: &Instance) -> entries::Surroundings {
 /// The servers that are to run in containers. Containers of others are removed.
 fn in_containers(stored: &[Stored]) -> BTreeSet<ServerName> {
     let specs = stored.iter().map(|server| &server.spec);
-    let contained = specs.filter(|spec| Home::of(&spec.workload) == Home::Container);
+    let contained = specs.filter(|spec| spec.workload.kind() == WorkloadKind::Container);
     contained.map(|spec| spec.name.clone()).collect()
 }
 
 /// Ends runs that belong to no server that is on, concurrently: those of ended sessions may be many, and an engine takes
 /// a while for each.
-async fn sweep_runs(context: &Context, registry: &Registry, unwanted: Vec<(Home, RunKey)>) {
+async fn sweep_runs(context: &Context, registry: &Registry, unwanted: Vec<(WorkloadKind, RunKey)>) {
     let mut sweeps = JoinSet::new();
     for (home, key) in unwanted {
         let (context, known) = (context.clone(), registry.get(&key.server).is_ok());
@@ -277,16 +278,16 @@ async fn sweep_runs(context: &Context, registry: &Registry, unwanted: Vec<(Home,
 
 /// If the server of the run is not known either, its container is removed. A failure does not prevent the start: the
 /// engine itself sweeps such runs, too.
-async fn sweep_run(context: &Context, home: Home, key: &RunKey, known: bool) {
+async fn sweep_run(context: &Context, home: WorkloadKind, key: &RunKey, known: bool) {
     let (server, run) = (&key.server, key.run);
     tracing::warn!(%server, %run, "ending a run that belongs to no server");
     let engine = context.engines.at(home);
     let mut swept = engine.kill(key).await;
-    if swept.is_ok() && home == Home::Container && !known {
+    if swept.is_ok() && home == WorkloadKind::Container && !known {
         swept = engine.forget(server).await;
     }
     if let Err(error) = swept {
         tracing::warn!(%server, %run, %error, "cannot end the run; it keeps running for now");
     }
-    context.memory.forget(key);
+    context.session_files.remove(key);
 }

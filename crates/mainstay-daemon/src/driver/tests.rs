@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use mainstay_api::ServerInfo;
-use mainstay_core::{Exit, OnStop, RestartPolicy, RunId, ServerSpec, Status, Wanted};
+use mainstay_core::{Exit, OnStop, RestartPolicy, RunId, ServerSpec, Status, Wanted, WorkloadKind};
 use mainstay_engine::{Engine, RemoteEngine};
 use mainstay_proxy::Server;
 use mainstay_testkit::fake_engine::{Delay, FakeEngine, Manner};
@@ -59,7 +59,7 @@ impl World {
             },
             store: store.clone(),
             event_log: event_log.clone(),
-            memory: Memory::open(dir.path().join("sessions")).unwrap(),
+            session_files: SessionFiles::open(dir.path().join("sessions")).unwrap(),
             servers: Arc::default(),
             clients,
             sockets: Sockets::Own,
@@ -76,20 +76,20 @@ impl World {
             mainstay_proxy::SessionIds::new(&[0; 32], 0),
         );
         let server = gateway.add(&stored.spec);
-        let audience = Audience::Everybody(server.clone());
-        let (driver, handle) = Driver::new(context, audience, stored, inherited);
-        let (mut coming, inbox) = (engine.watch(), handle.inbox.clone());
+        let scope = Scope::AllSessions(server.clone());
+        let (driver, handle) = Driver::new(context, scope, stored, inherited);
+        let (mut coming, sender) = (engine.watch(), handle.clone());
         let news = tokio::spawn(async move {
             while let Ok(news) = coming.recv().await {
-                inbox.send(Message::News(news)).await.ok();
+                sender.send(Event::News(news)).await;
             }
         });
         let driver = tokio::spawn(driver.run());
         Self { engine, handle, driver, news, store, event_log, server, dir }
     }
 
-    async fn send(&self, message: Message) {
-        self.handle.inbox.send(message).await.unwrap();
+    async fn send(&self, message: impl Into<Message>) {
+        self.handle.send(message).await;
     }
 
     /// Waits until the server shows what is asked for.
@@ -148,7 +148,7 @@ async fn a_stop_in_a_long_backoff_acts_at_once() {
     world.die(2).await;
     world.until(|shown| shown.info().next_restart_at.is_some()).await;
     let before = tokio::time::Instant::now();
-    world.send(Message::Want(Wanted::Off)).await;
+    world.send(Event::Want(Wanted::Off)).await;
     world.status(Status::Stopped).await;
     assert!(before.elapsed() < Duration::from_secs(1));
     assert_eq!(world.engine.starts().len(), 2);
@@ -161,7 +161,7 @@ async fn a_death_that_was_not_told_is_found_in_the_list() {
     world.engine.lose_news();
     world.engine.die(&key("time", 1), Exit::code(1));
     tokio::time::advance(Duration::from_secs(1)).await;
-    world.send(Message::Listed { begun: clock::now(), found: Vec::new() }).await;
+    world.send(Event::Listed { begun: clock::now(), found: Vec::new() }).await;
     world.engine.started(2).await;
     let shown = world.until(|shown| shown.info().generation == 2).await;
     assert_eq!(shown.info().last_exit.unwrap().cause, "exited");
@@ -173,8 +173,8 @@ async fn a_list_begun_before_the_start_proves_nothing() {
     tokio::time::advance(Duration::from_secs(1)).await;
     let mut world = World::new(RestartPolicy::default());
     let before = world.status(Status::Running).await.revision;
-    world.send(Message::Listed { begun, found: Vec::new() }).await;
-    world.send(Message::HostResumed).await;
+    world.send(Event::Listed { begun, found: Vec::new() }).await;
+    world.send(Event::HostResumed).await;
     world.until(|shown| shown.revision > before).await;
     assert_eq!(world.engine.alive(), [key("time", 1)]);
     assert_eq!(world.engine.starts().len(), 1);
@@ -187,8 +187,8 @@ async fn a_run_that_is_not_ours_any_more_is_ended() {
     world.until(|shown| shown.info().generation == 2 && shown.session.is_some()).await;
     world.engine.plant(key("time", 1));
     let alive = FoundState::Alive { pid: None, container: None, age: Duration::ZERO };
-    let found = [1, 2].map(|run| (Home::Process, RunId::new(run), alive.clone())).to_vec();
-    world.send(Message::Listed { begun: clock::now(), found }).await;
+    let found = [1, 2].map(|run| (WorkloadKind::Process, RunId::new(run), alive.clone())).to_vec();
+    world.send(Event::Listed { begun: clock::now(), found }).await;
     let mut news = world.engine.watch();
     timeout(LIMIT, async { while news.recv().await.unwrap().run() != Some(RunId::new(1)) {} })
         .await
@@ -222,7 +222,7 @@ async fn a_refused_handshake_counts_as_not_ready() {
 async fn what_cannot_start_is_an_error_until_it_is_asked_for_again() {
     let mut world = World::new(RestartPolicy::default());
     world.engine.refuse_starts("no such thing");
-    world.send(Message::Restart).await;
+    world.send(Event::Restart).await;
     let shown = world.status(Status::Error).await;
     assert!(shown.info().reason.contains("no such thing"), "{}", shown.info().reason);
     let starts = world.engine.starts().len();
@@ -235,7 +235,7 @@ async fn what_ignores_a_stop_is_killed_in_the_end() {
     let mut world = World::new(RestartPolicy::default());
     world.status(Status::Running).await;
     world.engine.ignore_stops();
-    world.send(Message::Want(Wanted::Off)).await;
+    world.send(Event::Want(Wanted::Off)).await;
     world.status(Status::Stopped).await;
     assert_eq!(world.engine.stops(), [key("time", 1)]);
     assert_eq!(world.engine.kills(), [key("time", 1)]);
@@ -246,7 +246,7 @@ async fn a_stop_that_overtakes_the_start_is_not_lost() {
     let mut world = World::new(RestartPolicy::default());
     world.engine.delay_starts(Delay::BeforeItExists);
     world.engine.started(1).await;
-    world.send(Message::Want(Wanted::Off)).await;
+    world.send(Event::Want(Wanted::Off)).await;
     world.status(Status::Stopping).await;
     let before = tokio::time::Instant::now();
     world.engine.delay_starts(Delay::None);
@@ -259,7 +259,7 @@ async fn a_stop_that_overtakes_the_start_is_not_lost() {
 async fn a_removed_server_is_forgotten_on_disk_too() {
     let mut world = World::new(RestartPolicy::default());
     world.status(Status::Running).await;
-    world.send(Message::Want(Wanted::Gone)).await;
+    world.send(Event::Want(Wanted::Gone)).await;
     let ending = timeout(LIMIT, &mut world.driver).await.unwrap().unwrap();
     assert_eq!(ending, Ending::Forgotten(RunId::new(1)));
     assert_eq!(world.store.load().unwrap(), []);
@@ -270,7 +270,7 @@ async fn a_removed_server_is_forgotten_on_disk_too() {
 async fn a_daemon_that_ends_takes_the_server_along_but_keeps_the_intent() {
     let mut world = World::new(RestartPolicy { on_stop: OnStop::Respect, ..Default::default() });
     world.status(Status::Running).await;
-    world.send(Message::Retire).await;
+    world.send(Event::Retire).await;
     let ending = timeout(LIMIT, &mut world.driver).await.unwrap().unwrap();
     assert_eq!(ending, Ending::Retired);
     assert_eq!(world.engine.alive(), []);
@@ -282,9 +282,9 @@ async fn nothing_brings_a_server_back_when_the_daemon_ends() {
     let mut world = World::new(RestartPolicy::default());
     world.status(Status::Running).await;
     world.engine.ignore_stops();
-    world.send(Message::Retire).await;
-    world.send(Message::Want(Wanted::On)).await;
-    world.send(Message::Restart).await;
+    world.send(Event::Retire).await;
+    world.send(Event::Want(Wanted::On)).await;
+    world.send(Event::Restart).await;
     world.send(Message::Replace(Box::new(stored(RestartPolicy::default())))).await;
     let ending = timeout(LIMIT, &mut world.driver).await.unwrap().unwrap();
     assert_eq!(ending, Ending::Retired);
@@ -295,7 +295,7 @@ async fn nothing_brings_a_server_back_when_the_daemon_ends() {
 async fn a_server_that_failed_is_started_once_when_it_is_described_anew() {
     let mut world = World::new(RestartPolicy::default());
     world.engine.refuse_starts("no such thing");
-    world.send(Message::Restart).await;
+    world.send(Event::Restart).await;
     world.status(Status::Error).await;
     let starts = world.engine.starts().len();
     world.engine.allow_starts();
@@ -310,7 +310,7 @@ async fn a_run_that_an_earlier_daemon_left_is_kept() {
     engine.plant(key("time", 7));
     let age = Duration::from_secs(60);
     let adopted = AdoptedRun {
-        home: Home::Process,
+        home: WorkloadKind::Process,
         run: RunId::new(7),
         pid: Some(77),
         container: None,
@@ -321,7 +321,7 @@ async fn a_run_that_an_earlier_daemon_left_is_kept() {
         Inherited { last: RunId::new(7), adopted: Some(adopted), ..Inherited::default() };
     let mut world = World::after(engine, RestartPolicy::default(), &inherited);
     let shown = world.status(Status::Running).await;
-    assert_eq!((shown.pid, shown.info().generation), (Some(77), 7));
+    assert_eq!((shown.details.pid, shown.info().generation), (Some(77), 7));
     assert_eq!(world.engine.starts(), []);
     world.die(7).await;
     assert_eq!(world.engine.started(1).await, key("time", 8));
@@ -344,10 +344,10 @@ async fn an_end_that_nobody_saw_is_told_and_not_charged() {
 #[tokio::test(start_paused = true)]
 async fn nothing_of_a_dead_run_is_shown_as_the_next_one_s() {
     let mut world = World::new(RestartPolicy::default());
-    world.until(|shown| shown.session.is_some() && shown.pid == Some(1001)).await;
+    world.until(|shown| shown.session.is_some() && shown.details.pid == Some(1001)).await;
     world.engine.set_manner(Manner::Silent);
     world.die(1).await;
-    let shown = world.until(|shown| shown.pid == Some(1002)).await;
+    let shown = world.until(|shown| shown.details.pid == Some(1002)).await;
     assert!(shown.session.is_none() && shown.times.ready_at.is_none());
     assert_eq!(shown.info().status, Status::Restarting);
 }
@@ -433,7 +433,7 @@ async fn nothing_is_known_of_a_server_that_was_removed() {
     let mut world = World::new(RestartPolicy::default());
     world.die(1).await;
     world.until(|shown| shown.info().generation == 2).await;
-    world.send(Message::Want(Wanted::Gone)).await;
+    world.send(Event::Want(Wanted::Gone)).await;
     timeout(LIMIT, &mut world.driver).await.unwrap().unwrap();
     assert_eq!(left(&world).progress, None);
 }

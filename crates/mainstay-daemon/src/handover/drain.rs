@@ -133,7 +133,7 @@ impl Drain {
         let context = &self.daemon.service.context;
         context.clients.end().await;
         let left = limit(FLUSH).saturating_duration_since(Instant::now());
-        if !context.memory.finish(left).await {
+        if !context.session_files.finish(left).await {
             tracing::warn!("the disk does not respond; upstream sessions may be opened again");
         }
         let (event_log, sessions) = (context.event_log.clone(), self.daemon.sessions.clone());

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use mainstay_api::{ApiError, ClientReport, Outcome, ServerInfo, Which};
+use mainstay_core::supervisor::Event;
 use mainstay_core::{ServerName, Status, Wanted};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::{Registry, STOP_SLACK, entries, refused, send};
-use crate::driver::{Handle, Message};
+use super::{Registry, STOP_SLACK, entries, refused};
+use crate::driver::Handle;
 
 /// How long a driver may take to act on a message.
 pub(super) const ACKNOWLEDGE: Duration = Duration::from_secs(1);
@@ -31,10 +32,10 @@ impl Change {
         }
     }
 
-    fn message(self) -> Message {
+    fn event(self) -> Event {
         match self {
-            Self::Restart => Message::Restart,
-            Self::Start | Self::Stop | Self::Remove => Message::Want(self.wanted()),
+            Self::Restart => Event::Restart,
+            Self::Start | Self::Stop | Self::Remove => Event::Want(self.wanted()),
         }
     }
 
@@ -101,13 +102,13 @@ impl Registry {
                 (change.takes_effect(shown.info().status), shown.revision)
             };
             for (_, own) in self.isolated_of(&name) {
-                send(&own, change.message()).await;
+                own.send(change.event()).await;
             }
             let leaving = match (change, &handle.entries) {
                 (Change::Remove, Some(entries)) => Some(entries.leave().await),
                 (Change::Remove | Change::Start | Change::Restart | Change::Stop, _) => None,
             };
-            send(&handle, change.message()).await;
+            handle.send(change.event()).await;
             let mut view = handle.view.clone();
             // A driver answers at once; one that ends has nothing more to show.
             timeout(ACKNOWLEDGE, view.wait_for(|shown| shown.revision > before)).await.ok();

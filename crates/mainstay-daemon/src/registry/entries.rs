@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_api::{ApiError, Around, ClientDone, ClientInfo, ClientReport};
+use mainstay_core::supervisor::Event;
 use mainstay_core::{ClientSettings, ServerName, ServerSpec};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::change::ACKNOWLEDGE;
-use super::{Registry, refused, send};
-use crate::driver::{Handle, Message};
+use super::{Registry, refused};
+use crate::driver::Handle;
 use crate::entries::EntryRequest;
 
 /// So long somebody who changes something waits to hear what was done to files: longer than it takes
@@ -107,7 +108,7 @@ impl Registry {
         let names = changed.iter().map(|spec| spec.name.clone()).collect();
         self.shared.context.store.describe(changed).await.map_err(|error| refused(&error))?;
         for (handle, clients) in told {
-            send(&handle, Message::Clients(clients.clone())).await;
+            handle.send(Event::SetClients(clients.clone())).await;
             show(handle, &clients).await;
         }
         Ok(names)

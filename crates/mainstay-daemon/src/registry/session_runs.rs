@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use mainstay_core::supervisor::{Event, SessionRunEnd};
 use mainstay_core::{ServerName, ServerSpec};
 use mainstay_proxy::Availability;
 
 use super::{Isolated, Registry};
 use crate::clock;
-use crate::driver::{Audience, Driver, Message, SessionRunEnd};
+use crate::driver::{Driver, Scope};
 use crate::startup::inherited::Inherited;
 use crate::state::store::Stored;
 
@@ -24,7 +25,7 @@ impl Registry {
             // It reports its availability again.
             Some((false, handle)) => {
                 let wanted = handle.view.borrow().wanted;
-                handle.inbox.try_send(Message::Want(wanted)).ok();
+                handle.try_send(Event::Want(wanted));
                 return;
             }
             Some((true, _)) => {}
@@ -94,7 +95,7 @@ impl Registry {
             return shown.set_session_availability(session, Availability::Removed);
         };
         let name = isolated_name(server, session);
-        let audience = Audience::Session { server: shown, id: session.to_owned() };
+        let scope = Scope::OneSession { server: shown, id: session.to_owned() };
         let stored = Stored {
             spec: ServerSpec { name: name.clone(), ..ServerSpec::clone(&snapshot.spec) },
             wanted: snapshot.wanted,
@@ -103,8 +104,7 @@ impl Registry {
         let last = self.forgotten().remove(&name).unwrap_or_default();
         let left = self.orphans().remove(&name);
         let inherited = left.unwrap_or_else(|| Inherited { last, ..Inherited::default() });
-        let (driver, handle) =
-            Driver::new(self.shared.context.clone(), audience, stored, &inherited);
+        let (driver, handle) = Driver::new(self.shared.context.clone(), scope, stored, &inherited);
         let (of, session_continues, is_ending) = (server.clone(), false, false);
         let isolated = Isolated { of, handle, session_continues, is_ending };
         self.isolated().insert(name.clone(), isolated);
@@ -117,9 +117,9 @@ impl Isolated {
         if std::mem::replace(&mut self.is_ending, true) {
             return;
         }
-        let inbox = self.handle.inbox.clone();
-        // It ends with the driver, at the latest: one that has ended needs no word.
-        drop(tokio::spawn(async move { inbox.send(Message::EndSessionRun(why)).await.ok() }));
+        let handle = self.handle.clone();
+        // It ends with the driver, at the latest.
+        drop(tokio::spawn(async move { handle.send(Event::EndSessionRun(why)).await }));
     }
 }
 

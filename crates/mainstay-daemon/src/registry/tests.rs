@@ -15,7 +15,7 @@ use super::*;
 use crate::engines::Engines;
 use crate::entries::Clients;
 use crate::listen::{Access, Sockets};
-use crate::run_session::Memory;
+use crate::run_session::SessionFiles;
 use crate::state::event_log::EventLog;
 use crate::state::session_store::SessionStore;
 use crate::state::store::Store;
@@ -58,7 +58,7 @@ impl World {
             },
             store: store.clone(),
             event_log: event_log.clone(),
-            memory: Memory::open(dir.path().join("sessions")).unwrap(),
+            session_files: SessionFiles::open(dir.path().join("sessions")).unwrap(),
             servers: Arc::clone(&gateway.servers),
             clients,
             sockets: Sockets::Own,

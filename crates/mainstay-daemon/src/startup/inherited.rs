@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use mainstay_core::{Cause, Exit, RunId, ServerName, UnitHistory};
 use mainstay_engine::{Found, FoundState, RunKey};
 
-use crate::engines::Home;
 use crate::state::event_log::{Clocks, EarlierRuns, Progress};
+use mainstay_core::WorkloadKind;
 
 /// What an earlier daemon left of one server.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(crate) struct Inherited {
 /// A run that is alive, as far as is known.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct AdoptedRun {
-    pub(crate) home: Home,
+    pub(crate) home: WorkloadKind,
     pub(crate) run: RunId,
     pub(crate) pid: Option<u32>,
     pub(crate) container: Option<String>,
@@ -35,7 +35,7 @@ pub(crate) struct AdoptedRun {
 }
 
 impl AdoptedRun {
-    fn unknown(home: Home, run: RunId) -> Self {
+    fn unknown(home: WorkloadKind, run: RunId) -> Self {
         Self { home, run, pid: None, container: None, age: Duration::ZERO, unknown: true }
     }
 }
@@ -63,7 +63,7 @@ impl Inherited {
     }
 
     /// Takes out a run that is in another engine than its server is now.
-    pub(crate) fn take_misplaced(&mut self, home: Home) -> Option<AdoptedRun> {
+    pub(crate) fn take_misplaced(&mut self, home: WorkloadKind) -> Option<AdoptedRun> {
         self.adopted.take_if(|adopted| adopted.home != home)
     }
 }
@@ -72,8 +72,8 @@ impl Inherited {
 /// the others are returned, to be ended.
 pub(crate) fn sort_out(
     known: EarlierRuns,
-    mut found: Vec<(Home, Found)>,
-) -> (HashMap<ServerName, Inherited>, Vec<(Home, RunKey)>) {
+    mut found: Vec<(WorkloadKind, Found)>,
+) -> (HashMap<ServerName, Inherited>, Vec<(WorkloadKind, RunKey)>) {
     found.sort_by(|(_, a), (_, b)| a.key.cmp(&b.key));
     let mut surplus = Vec::new();
     let mut all: HashMap<ServerName, Inherited> = known
@@ -110,13 +110,16 @@ mod tests {
 
     use super::*;
 
-    fn alive(name: &str, run: u64) -> (Home, Found) {
+    fn alive(name: &str, run: u64) -> (WorkloadKind, Found) {
         let state = FoundState::Alive { pid: None, container: None, age: Duration::ZERO };
-        (Home::Process, Found { key: key(name, run), state })
+        (WorkloadKind::Process, Found { key: key(name, run), state })
     }
 
-    fn ended(name: &str, run: u64) -> (Home, Found) {
-        (Home::Process, Found { key: key(name, run), state: FoundState::Ended(Exit::code(1)) })
+    fn ended(name: &str, run: u64) -> (WorkloadKind, Found) {
+        (
+            WorkloadKind::Process,
+            Found { key: key(name, run), state: FoundState::Ended(Exit::code(1)) },
+        )
     }
 
     #[test]
@@ -125,7 +128,7 @@ mod tests {
         let (all, surplus) = sort_out(EarlierRuns::default(), found);
         let run = |name: &str| all[&name.parse().unwrap()].adopted.as_ref().unwrap().run;
         assert_eq!((run("a"), run("b")), (RunId::new(10), RunId::new(1)));
-        assert_eq!(surplus, [2, 9].map(|run| (Home::Process, key("a", run))));
+        assert_eq!(surplus, [2, 9].map(|run| (WorkloadKind::Process, key("a", run))));
     }
 
     #[tokio::test(start_paused = true)]
@@ -136,7 +139,7 @@ mod tests {
             let past = UnitHistory { last: run, ..UnitHistory::default() };
             Some(Progress::of(created_at, &past, clocks, boot))
         };
-        let left = |boot, found: Vec<(Home, Found)>| {
+        let left = |boot, found: Vec<(WorkloadKind, Found)>| {
             let (mut all, _) = sort_out(EarlierRuns::default(), found);
             let inherited = all.remove(&"a".parse().unwrap()).unwrap_or_default();
             Inherited { progress: noted(boot), ..inherited }
@@ -166,9 +169,13 @@ mod tests {
     #[test]
     fn a_run_that_nobody_can_ask_counts_as_alive() {
         let unknown = Found { key: key("a", 4), state: FoundState::Unknown };
-        let (all, surplus) = sort_out(EarlierRuns::default(), vec![(Home::Container, unknown)]);
+        let (all, surplus) =
+            sort_out(EarlierRuns::default(), vec![(WorkloadKind::Container, unknown)]);
         let inherited = &all[&"a".parse().unwrap()];
-        assert_eq!(inherited.adopted, Some(AdoptedRun::unknown(Home::Container, RunId::new(4))));
+        assert_eq!(
+            inherited.adopted,
+            Some(AdoptedRun::unknown(WorkloadKind::Container, RunId::new(4)))
+        );
         assert_eq!((inherited.last, surplus), (RunId::new(4), Vec::new()));
     }
 
@@ -176,9 +183,9 @@ mod tests {
     fn a_run_of_another_engine_than_the_server_s_is_not_kept() {
         let (mut all, _) = sort_out(EarlierRuns::default(), vec![alive("a", 3)]);
         let inherited = all.get_mut(&"a".parse().unwrap()).unwrap();
-        assert_eq!(inherited.take_misplaced(Home::Process), None);
+        assert_eq!(inherited.take_misplaced(WorkloadKind::Process), None);
         assert_eq!(
-            inherited.take_misplaced(Home::Remote).map(|found| found.run),
+            inherited.take_misplaced(WorkloadKind::Remote).map(|found| found.run),
             Some(RunId::new(3))
         );
         assert_eq!((&inherited.adopted, inherited.last), (&None, RunId::new(3)));

@@ -1,6 +1,6 @@
 //! Servers in containers, and what others do to those and to their engine.
 
-use mainstay_core::{Cause, ContainerSpec, Workload};
+use mainstay_core::{Cause, ContainerSpec, Workload, WorkloadKind};
 use mainstay_proxy::{AttachedRun, Local};
 use serde_json::json;
 use tokio::task::JoinHandle;
@@ -93,7 +93,10 @@ async fn a_restart_by_someone_is_adopted_while_the_server_is_up() {
     world.engine.restart_by_someone(&key("time", 1));
     let after = world.speaks(2).await;
     assert!(!Arc::ptr_eq(&run(&before).run, &run(&after).run));
-    assert_eq!((after.pid, after.container.as_deref()), (Some(1002), Some("time-container")));
+    assert_eq!(
+        (after.details.pid, after.details.container.as_deref()),
+        (Some(1002), Some("time-container"))
+    );
     let info = after.info();
     assert_eq!((info.restarts, info.last_exit.unwrap().cause.as_str()), (0, "restarted"));
     assert!(info.started_at.is_some());
@@ -110,9 +113,9 @@ async fn a_restart_that_no_news_told_is_found_in_the_list() {
     world.speaks(1).await;
     world.engine.plant(key("time", 2));
     let alive = FoundState::Alive { pid: Some(7), container: None, age: Duration::ZERO };
-    let found = vec![(Home::Container, RunId::new(2), alive)];
-    world.send(Message::Listed { begun: clock::now(), found }).await;
-    assert_eq!(world.speaks(2).await.pid, Some(7));
+    let found = vec![(WorkloadKind::Container, RunId::new(2), alive)];
+    world.send(Event::Listed { begun: clock::now(), found }).await;
+    assert_eq!(world.speaks(2).await.details.pid, Some(7));
     assert_eq!((world.engine.starts().len(), world.engine.kills().len()), (1, 0));
 }
 
@@ -132,7 +135,7 @@ async fn what_somebody_starts_during_a_delay_is_adopted() {
 async fn what_somebody_starts_although_it_is_stopped_is_stopped_again() {
     let mut world = World::container();
     world.speaks(1).await;
-    world.send(Message::Want(Wanted::Off)).await;
+    world.send(Event::Want(Wanted::Off)).await;
     world.status(Status::Stopped).await;
     let new = world.engine.restart_by_someone(&key("time", 1));
     world.until(|shown| shown.info().generation == 2).await;
@@ -162,7 +165,7 @@ async fn a_removal_forgets_the_server_whatever_it_does() {
 
     let mut stopped = World::container();
     stopped.speaks(1).await;
-    stopped.send(Message::Want(Wanted::Off)).await;
+    stopped.send(Event::Want(Wanted::Off)).await;
     stopped.status(Status::Stopped).await;
     stopped.engine.end_by(&key("time", 1), Cause::Removed);
     stopped.ends_forgotten(1).await;
@@ -194,8 +197,8 @@ async fn a_run_that_lives_through_an_outage_keeps_its_session() {
     assert!(info.reason.starts_with(WHY), "{}", info.reason);
     let asked = asks(user);
     sleep(Duration::from_secs(30)).await;
-    let unknown = vec![(Home::Container, RunId::new(1), FoundState::Unknown)];
-    world.send(Message::Listed { begun: clock::now(), found: unknown }).await;
+    let unknown = vec![(WorkloadKind::Container, RunId::new(1), FoundState::Unknown)];
+    world.send(Event::Listed { begun: clock::now(), found: unknown }).await;
     assert!(!asked.is_finished());
     world.engine.come_back();
     assert!(asked.await.unwrap().1);
@@ -286,19 +289,19 @@ async fn a_container_is_removed_when_the_server_is_run_otherwise() {
     up.send(other()).await;
     assert_eq!((up.engine.started(2).await, released(&up)), (key("time", 2), 1));
     up.speaks(2).await;
-    up.send(Message::Restart).await;
+    up.send(Event::Restart).await;
     up.speaks(3).await;
     assert_eq!((released(&up), up.engine.forgotten()), (1, Vec::new()), "its log stays");
 
     let mut off = World::container();
     off.speaks(1).await;
-    off.send(Message::Want(Wanted::Off)).await;
+    off.send(Event::Want(Wanted::Off)).await;
     off.status(Status::Stopped).await;
     off.send(other()).await;
     off.until(|shown| matches!(shown.spec.workload, Workload::Process(_))).await;
     sleep(MOMENT).await;
     assert_eq!((released(&off), off.engine.starts().len()), (1, 1));
-    off.send(Message::Want(Wanted::On)).await;
+    off.send(Event::Want(Wanted::On)).await;
     off.speaks(2).await;
     assert_eq!(released(&off), 1);
 
@@ -316,9 +319,10 @@ async fn a_newer_run_is_adopted_only_where_the_server_runs() {
     world.speaks(1).await;
     let alive = FoundState::Alive { pid: None, container: None, age: Duration::ZERO };
     let of = |home, run, state| (home, RunId::new(run), state);
-    let found = vec![of(Home::Process, 1, alive.clone()), of(Home::Container, 2, alive)];
+    let found =
+        vec![of(WorkloadKind::Process, 1, alive.clone()), of(WorkloadKind::Container, 2, alive)];
     world.engine.plant(key("time", 2));
-    world.send(Message::Listed { begun: clock::now(), found }).await;
+    world.send(Event::Listed { begun: clock::now(), found }).await;
     sleep(MOMENT).await;
     assert_eq!(world.speaks(1).await.info().restarts, 0);
     assert_eq!(world.engine.kills(), [key("time", 2)]);
@@ -340,7 +344,7 @@ async fn a_stop_by_someone_is_respected_by_the_next_daemon_too() {
     assert_eq!((&after.reason, after.generation), (&before.reason, 1));
     assert!(after.reason.starts_with("stopped by someone else"), "{}", after.reason);
     assert_eq!(next.engine.starts(), []);
-    next.send(Message::Want(Wanted::On)).await;
+    next.send(Event::Want(Wanted::On)).await;
     next.speaks(2).await;
 }
 
@@ -356,9 +360,9 @@ async fn every_reaction_is_in_the_log() {
     let policy = RestartPolicy { on_stop: OnStop::Respect, max: 0, ..RestartPolicy::default() };
     let mut world = World::container_with(policy.clone());
     world.speaks(1).await;
-    world.send(Message::News(News::Unhealthy { key: key("time", 1) })).await;
+    world.send(Event::News(News::Unhealthy { key: key("time", 1) })).await;
     world.status(Status::Unhealthy).await;
-    world.send(Message::News(News::Healthy { key: key("time", 1) })).await;
+    world.send(Event::News(News::Healthy { key: key("time", 1) })).await;
     world.speaks(1).await;
     world.engine.end_by(&key("time", 1), Cause::StoppedBySomeone);
     world.status(Status::Stopped).await;
@@ -396,7 +400,7 @@ async fn a_daemon_that_starts_without_an_engine_takes_runs_for_alive() {
     engine.plant(key("time", 7));
     engine.go_away(WHY);
     let found = engine.list().await.unwrap();
-    let found = found.into_iter().map(|found| (Home::Container, found)).collect();
+    let found = found.into_iter().map(|found| (WorkloadKind::Container, found)).collect();
     let (mut inherited, _) = crate::startup::inherited::sort_out(Known::default(), found);
     let inherited = inherited.remove(&key("time", 7).server).unwrap();
     let mut world = World::with(engine, contained(RestartPolicy::default()), &inherited);
@@ -410,10 +414,10 @@ async fn a_daemon_that_starts_without_an_engine_takes_runs_for_alive() {
     assert_eq!(world.engine.starts(), []);
     let (age, container) = (Duration::from_secs(60), Some("c".to_owned()));
     let alive = FoundState::Alive { pid: None, container, age };
-    let found = vec![(Home::Container, RunId::new(7), alive)];
+    let found = vec![(WorkloadKind::Container, RunId::new(7), alive)];
     let listed = Instant::now();
-    world.send(Message::Listed { begun: clock::now(), found }).await;
-    let shown = world.until(|shown| shown.container.is_some()).await;
+    world.send(Event::Listed { begun: clock::now(), found }).await;
+    let shown = world.until(|shown| shown.details.container.is_some()).await;
     assert!(shown.info().started_at.is_some());
     assert!(listed.elapsed() <= MOMENT, "shown after {:?}", listed.elapsed());
 }
@@ -424,7 +428,7 @@ async fn a_removal_does_not_wait_for_an_engine_that_is_away() {
     world.speaks(1).await;
     world.engine.go_away(WHY);
     world.status(Status::Waiting).await;
-    world.send(Message::Want(Wanted::Gone)).await;
+    world.send(Event::Want(Wanted::Gone)).await;
     assert_eq!((world.engine.stops().len(), world.engine.kills().len()), (0, 0));
     world.ends_forgotten(1).await;
 }
@@ -435,7 +439,7 @@ async fn nor_does_the_end_of_the_daemon() {
     world.speaks(1).await;
     world.engine.go_away(WHY);
     world.status(Status::Waiting).await;
-    world.send(Message::Retire).await;
+    world.send(Event::Retire).await;
     let ending = timeout(MOMENT, &mut world.driver).await.unwrap().unwrap();
     assert_eq!(ending, Ending::Retired);
     assert_eq!(world.engine.alive(), [key("time", 1)]);

@@ -179,16 +179,16 @@ async fn a_change_that_arrives_late_brings_no_run_back() {
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert!(world.is_alive(&run), "it is still being stopped");
         let message = match change {
-            "start" => Message::Want(Wanted::On),
-            "stop" => Message::Want(Wanted::Off),
-            "restart" => Message::Restart,
+            "start" => Event::Want(Wanted::On).into(),
+            "stop" => Event::Want(Wanted::Off).into(),
+            "restart" => Event::Restart.into(),
             _ => {
                 let spec = ServerSpec { name: run.server.clone(), ..isolated_container() };
                 let created_at = clock::wall();
                 Message::Replace(Box::new(Stored { spec, wanted: Wanted::On, created_at }))
             }
         };
-        send(&own, message).await;
+        own.send(message).await;
         world.until_none_is_left().await;
         assert_eq!(world.engine.alive(), [key("time", 1)], "{change}");
     }
