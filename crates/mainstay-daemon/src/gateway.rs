@@ -1,11 +1,11 @@
-//! Servers as clients see them, and what these need of the daemon. It does not know the registry: what servers ask of
-//! that goes through a channel ([`GatewayRequest`]).
+//! Servers as clients see them, and what these need of the daemon. Each server knows the driver that supervises it, and
+//! no other part: requests for runs of single sessions go through a channel ([`SessionRunRequest`]).
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use mainstay_api::EventRecord;
+use mainstay_core::supervisor::Event;
 use mainstay_core::{ServerName, ServerSpec};
 use mainstay_proxy::{
     Decision, EventSink, Identity, Isolation, LastLine, Ports, Server, Servers, SessionClock,
@@ -14,6 +14,7 @@ use mainstay_proxy::{
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock;
+use crate::driver::Message;
 use crate::state::event_log::{EventLog, RateLimit};
 use crate::state::session_store::RecoveredState;
 
@@ -21,11 +22,14 @@ use crate::state::session_store::RecoveredState;
 #[derive(Clone)]
 pub(crate) struct Gateway {
     pub(crate) servers: Arc<Servers>,
-    ports: Ports,
+    store: Arc<dyn SessionStore>,
+    clock: SessionClock,
+    ids: SessionIds,
+    event_log: EventLog,
+    rate_limit: Arc<RateLimit>,
+    requests: mpsc::UnboundedSender<SessionRunRequest>,
     /// What an earlier daemon stored, until its servers are recovered.
     recovered: Arc<Mutex<RecoveredState>>,
-    /// How many requests that are repeated anyway wait for the registry.
-    waiting: Arc<AtomicUsize>,
 }
 
 impl Gateway {
@@ -34,36 +38,43 @@ impl Gateway {
         store: Arc<dyn SessionStore>,
         recovered: RecoveredState,
         ids: SessionIds,
-    ) -> (Self, GatewayRequests) {
+    ) -> (Self, SessionRunRequests) {
         let (requests, receiver) = mpsc::unbounded_channel();
-        let waiting = Arc::<AtomicUsize>::default();
-        let rate_limit = RateLimit::default();
-        let outbox =
-            Arc::new(Outbox { requests, waiting: Arc::clone(&waiting), event_log, rate_limit });
-        let ports = Ports {
+        let gateway = Self {
+            servers: Arc::default(),
             store,
-            event_sink: Arc::clone(&outbox) as Arc<dyn EventSink>,
-            isolation: Arc::clone(&outbox) as Arc<dyn Isolation>,
-            stderr: outbox,
-            identity: identity(),
             clock: SessionClock::resumed(recovered.clock, clock::now()),
             ids,
+            event_log,
+            rate_limit: Arc::default(),
+            requests,
+            recovered: Arc::new(Mutex::new(recovered)),
         };
-        let recovered = Arc::new(Mutex::new(recovered));
-        (Self { servers: Arc::default(), ports, recovered, waiting }, receiver)
+        (gateway, receiver)
     }
 
-    /// A request that is repeated anyway was handled.
-    pub(crate) fn handled_repeated(&self) {
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// Adds a server.
-    pub(crate) fn add(&self, spec: &ServerSpec) -> Server {
+    /// Adds a server that the driver with this inbox supervises.
+    pub(crate) fn add(&self, spec: &ServerSpec, driver: mpsc::Sender<Message>) -> Server {
         let name = spec.name.as_str();
         let copy = self.recovered().copies.extract_if(.., |(server, _)| server == name).next();
         let copy = copy.map(|(_, copy)| copy);
-        let server = Server::new(name, settings(spec), self.ports.clone(), copy.as_deref());
+        let port = Arc::new(DriverPort {
+            server: spec.name.clone(),
+            driver,
+            requests: self.requests.clone(),
+            event_log: self.event_log.clone(),
+            rate_limit: Arc::clone(&self.rate_limit),
+        });
+        let ports = Ports {
+            store: Arc::clone(&self.store),
+            event_sink: Arc::clone(&port) as Arc<dyn EventSink>,
+            isolation: Arc::clone(&port) as Arc<dyn Isolation>,
+            stderr: port,
+            identity: identity(),
+            clock: self.clock,
+            ids: self.ids.clone(),
+        };
+        let server = Server::new(name, settings(spec), ports, copy.as_deref());
         self.servers.insert(server.clone());
         server
     }
@@ -88,7 +99,7 @@ impl Gateway {
                 }
                 // Says that a session has ended.
                 None if record.server.is_empty() => {}
-                None => self.ports.store.remove(&record.id),
+                None => self.store.remove(&record.id),
             }
         }
         for record in streams {
@@ -97,7 +108,7 @@ impl Gateway {
             let is_recovered =
                 server.is_some_and(|server| self.servers.recover(server, record, is_relayed));
             if !is_recovered {
-                self.ports.store.note(&key, StreamNews::Over);
+                self.store.note(&key, StreamNews::Over);
             }
         }
     }
@@ -145,70 +156,63 @@ pub(crate) fn settings(spec: &ServerSpec) -> Settings {
     }
 }
 
-/// What servers ask of the registry.
+/// What sessions with runs of their own need.
 #[derive(Debug)]
-pub(crate) enum GatewayRequest {
-    /// A session needs a run of its own.
-    StartRun { server: ServerName, session: String },
-    /// A session continues without its run.
-    StopRun { server: ServerName, session: String },
-    /// A session with a run of its own has ended.
-    ReleaseRun { server: ServerName, session: String },
-    /// A client wants a server that is down.
-    Demand { server: ServerName },
-    /// The run of that generation, which speaks HTTP, did not take a request.
-    Unreachable { server: ServerName, generation: u64 },
-    /// The last line that the server wrote to standard error.
-    LastLine { server: ServerName, reply: oneshot::Sender<Option<String>> },
+pub(crate) enum SessionRunRequest {
+    Start {
+        server: ServerName,
+        session: String,
+    },
+    /// The session continues without its run.
+    Stop {
+        server: ServerName,
+        session: String,
+    },
+    /// The session has ended.
+    Release {
+        server: ServerName,
+        session: String,
+    },
 }
 
-/// Where the registry receives what servers ask of it.
-pub(crate) type GatewayRequests = mpsc::UnboundedReceiver<GatewayRequest>;
+pub(crate) type SessionRunRequests = mpsc::UnboundedReceiver<SessionRunRequest>;
 
-/// Beyond this many requests that were not handled yet, those that are repeated anyway are dropped.
-const MAX_REPEATED_REQUESTS: usize = 1024;
-
-/// Sends the requests of servers to the registry, and writes to the event log what was decided for calls.
-struct Outbox {
-    requests: mpsc::UnboundedSender<GatewayRequest>,
-    waiting: Arc<AtomicUsize>,
+/// Connects a server with its driver and with the event log.
+struct DriverPort {
+    server: ServerName,
+    driver: mpsc::Sender<Message>,
+    requests: mpsc::UnboundedSender<SessionRunRequest>,
     event_log: EventLog,
-    rate_limit: RateLimit,
+    rate_limit: Arc<RateLimit>,
 }
 
-impl Outbox {
-    fn send(&self, request: impl FnOnce(ServerName) -> GatewayRequest, server: &str) {
-        if let Ok(name) = server.parse() {
-            // A daemon that ends starts and stops nothing.
-            self.requests.send(request(name)).ok();
-        }
+impl DriverPort {
+    /// For events that are repeated with every request: they may be lost while the driver is busy.
+    fn report(&self, event: Event) {
+        self.driver.try_send(event.into()).ok();
     }
 
-    /// For requests that are made again and again: some of them may be lost.
-    fn send_repeated(&self, request: impl FnOnce(ServerName) -> GatewayRequest, server: &str) {
-        if self.waiting.fetch_add(1, Ordering::Relaxed) < MAX_REPEATED_REQUESTS {
-            self.send(request, server);
-        } else {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-        }
+    fn request(&self, request: SessionRunRequest) {
+        // A daemon that is stopping starts and stops no runs.
+        self.requests.send(request).ok();
     }
 }
 
-impl EventSink for Outbox {
+impl EventSink for DriverPort {
     fn record_decision(&self, decision: Decision) {
         let Decision { server, run, cause, detail } = decision;
         tracing::debug!(server, run, cause, detail, "request");
         if cause == "refused" {
-            self.send_repeated(|server| GatewayRequest::Demand { server }, &server);
+            self.report(Event::Demand);
         }
-        let Some(unsaid) = self.rate_limit.admit(&server, cause, clock::now()) else { return };
-        let detail = match unsaid {
+        let Some(omitted) = self.rate_limit.admit(&server, cause, clock::now()) else { return };
+        let detail = match omitted {
             0 => detail,
-            unsaid => format!("{detail} ({unsaid} more like it were not recorded)"),
+            omitted => format!("{detail} ({omitted} more like it were not recorded)"),
         };
         self.event_log.record(EventRecord {
             at: clock::wall(),
-            server: server.parse().ok(),
+            server: Some(self.server.clone()),
             run,
             event: EventRecord::REQUEST.to_owned(),
             cause: Some(cause.to_owned()),
@@ -216,32 +220,35 @@ impl EventSink for Outbox {
         });
     }
 
-    fn unreachable(&self, server: &str, generation: u64) {
-        self.send_repeated(|server| GatewayRequest::Unreachable { server, generation }, server);
+    fn unreachable(&self, _: &str, generation: u64) {
+        self.report(Event::Unreachable { generation });
     }
 }
 
-impl Isolation for Outbox {
-    fn start(&self, server: &str, session: &str) {
-        let session = session.to_owned();
-        self.send(|server| GatewayRequest::StartRun { server, session }, server);
+impl Isolation for DriverPort {
+    fn start(&self, _: &str, session: &str) {
+        let (server, session) = (self.server.clone(), session.to_owned());
+        self.request(SessionRunRequest::Start { server, session });
     }
 
-    fn stop(&self, server: &str, session: &str) {
-        let session = session.to_owned();
-        self.send(|server| GatewayRequest::StopRun { server, session }, server);
+    fn stop(&self, _: &str, session: &str) {
+        let (server, session) = (self.server.clone(), session.to_owned());
+        self.request(SessionRunRequest::Stop { server, session });
     }
 
-    fn release(&self, server: &str, session: &str) {
-        let session = session.to_owned();
-        self.send(|server| GatewayRequest::ReleaseRun { server, session }, server);
+    fn release(&self, _: &str, session: &str) {
+        let (server, session) = (self.server.clone(), session.to_owned());
+        self.request(SessionRunRequest::Release { server, session });
     }
 }
 
-impl Stderr for Outbox {
-    fn last_line(&self, server: &str) -> LastLine {
+impl Stderr for DriverPort {
+    fn last_line(&self, _: &str) -> LastLine {
         let (reply, line) = oneshot::channel();
-        self.send(|server| GatewayRequest::LastLine { server, reply }, server);
-        Box::pin(async move { line.await.ok().flatten() })
+        let driver = self.driver.clone();
+        Box::pin(async move {
+            driver.send(Message::LastLine(reply)).await.ok()?;
+            line.await.ok().flatten()
+        })
     }
 }

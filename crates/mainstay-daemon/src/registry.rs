@@ -16,15 +16,15 @@ use std::time::{Duration, Instant};
 use mainstay_api::{ApiError, Around, ErrorKind};
 use mainstay_core::supervisor::Event;
 use mainstay_core::{RunId, ServerName, ServerSpec, Status, Wanted, WorkloadKind};
-use mainstay_engine::{Found, News, RunKey, StartError};
+use mainstay_engine::{Found, News, StartError};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::clock;
-use crate::driver::{Context, Driver, Ending, Handle, Message, Scope};
-use crate::gateway::{self, Gateway, GatewayRequest, GatewayRequests};
+use crate::driver::{self, Context, Driver, Ending, Handle, Message, Scope};
+use crate::gateway::{self, Gateway, SessionRunRequest, SessionRunRequests};
 use crate::listen;
-use crate::snapshot::{self, Snapshot};
+use crate::snapshot::Snapshot;
 use crate::startup::inherited::Inherited;
 use crate::state::store::{StoreError, Stored};
 
@@ -102,8 +102,10 @@ impl Registry {
     /// Starts to drive a server.
     pub(crate) fn adopt(&self, stored: Stored, inherited: &Inherited) {
         let name = stored.spec.name.clone();
-        let scope = Scope::AllSessions(self.shared.gateway.add(&stored.spec));
-        let (driver, handle) = Driver::new(self.shared.context.clone(), scope, stored, inherited);
+        let (sender, inbox) = driver::inbox();
+        let scope = Scope::AllSessions(self.shared.gateway.add(&stored.spec, sender.clone()));
+        let context = self.shared.context.clone();
+        let (driver, handle) = Driver::new(context, scope, (sender, inbox), stored, inherited);
         self.servers().insert(name.clone(), handle);
         self.drive(name, driver);
     }
@@ -227,39 +229,25 @@ impl Registry {
         Ok(guard)
     }
 
-    /// Does what servers ask for, until the registry is gone.
-    pub(crate) fn handle_requests(&self, mut requests: GatewayRequests) {
+    /// Starts and stops the runs of single sessions, until the gateway is dropped.
+    pub(crate) fn handle_requests(&self, mut requests: SessionRunRequests) {
         let registry = self.downgrade();
-        // It ends with the servers of the gateway.
         drop(tokio::spawn(async move {
             while let Some(request) = requests.recv().await {
                 let Some(registry) = registry.upgrade() else { return };
-                registry.handle_request(request);
+                match request {
+                    SessionRunRequest::Start { server, session } => {
+                        registry.isolate(&server, &session);
+                    }
+                    SessionRunRequest::Stop { server, session } => {
+                        registry.stop_session_run(&server, &session);
+                    }
+                    SessionRunRequest::Release { server, session } => {
+                        registry.release(&server, &session);
+                    }
+                }
             }
         }));
-    }
-
-    fn handle_request(&self, request: GatewayRequest) {
-        match request {
-            GatewayRequest::StartRun { server, session } => self.isolate(&server, &session),
-            GatewayRequest::StopRun { server, session } => self.stop_session_run(&server, &session),
-            GatewayRequest::ReleaseRun { server, session } => self.release(&server, &session),
-            GatewayRequest::Demand { server } => {
-                self.shared.gateway.handled_repeated();
-                self.demand(&server);
-            }
-            GatewayRequest::Unreachable { server, generation } => {
-                self.shared.gateway.handled_repeated();
-                self.unreachable(&server, generation);
-            }
-            GatewayRequest::LastLine { server, reply } => {
-                let registry = self.clone();
-                // It ends with the engine's answer.
-                drop(tokio::spawn(
-                    async move { reply.send(registry.last_line(&server).await).ok() },
-                ));
-            }
-        }
     }
 
     /// Passes on what an engine reports.
@@ -270,36 +258,6 @@ impl Registry {
         if let Some(handle) = handle.or_else(own) {
             handle.send(Event::News(news)).await;
         }
-    }
-
-    /// Passes on that a run which speaks HTTP did not take a request. It is told for every attempt,
-    /// so nothing is lost if a driver that is busy does not hear this one.
-    fn unreachable(&self, server: &ServerName, generation: u64) {
-        let handle = self.servers().get(server).cloned();
-        if let Some(handle) = handle {
-            handle.try_send(Event::Unreachable { generation });
-        }
-    }
-
-    /// A client wants a server that is down. It is told for every request, so nothing is lost if a
-    /// driver that is busy does not hear this one.
-    fn demand(&self, server: &ServerName) {
-        let handle = self.servers().get(server).cloned();
-        if let Some(handle) = handle {
-            handle.try_send(Event::Demand);
-        }
-    }
-
-    /// The last line that the present run of a server wrote to standard error.
-    async fn last_line(&self, server: &ServerName) -> Option<String> {
-        let (workload, run) = {
-            let handle = self.get(server).ok()?;
-            let shown = handle.view.borrow();
-            (shown.spec.workload.kind(), shown.unit.run()?)
-        };
-        let engine = self.shared.context.engines.at(workload);
-        let tail = engine.stderr_tail(&RunKey::new(server.clone(), run)).await.ok()?;
-        snapshot::tail_lines(&tail, 1).pop()
     }
 
     /// Tells every driver what a complete list has of its server.

@@ -7,7 +7,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{RestartPolicy, RunKey};
+use crate::{FoundState, RestartPolicy, RunKey};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -332,7 +332,7 @@ fn a_stop_before_the_run_exists_is_executed_when_it_does() {
 }
 
 /// One step of a random script.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 enum Step {
     Pass(Duration),
     Results(usize),

@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use mainstay_core::supervisor::{Action, Connection, Event, InheritedRun, RunDetails};
 use mainstay_core::{FoundState, News, RunId, RunKey, ServerName, Supervisor, UnitHistory, Wanted};
 use mainstay_proxy::Servers;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
@@ -62,6 +62,13 @@ pub(crate) enum Message {
     /// The server has another spec, which is stored.
     Replace(Box<Stored>),
     Event(Event),
+    /// Asks for the last line that the present run wrote to standard error.
+    LastLine(oneshot::Sender<Option<String>>),
+}
+
+/// The inbox of a driver, which exists before it.
+pub(crate) fn inbox() -> (mpsc::Sender<Message>, mpsc::Receiver<Message>) {
+    mpsc::channel(INBOX)
 }
 
 impl From<Event> for Message {
@@ -128,6 +135,7 @@ impl Driver {
     pub(crate) fn new(
         context: Context,
         scope: Scope,
+        (sender, inbox): (mpsc::Sender<Message>, mpsc::Receiver<Message>),
         stored: Stored,
         inherited: &Inherited,
     ) -> (Self, Handle) {
@@ -161,7 +169,6 @@ impl Driver {
             ready_at,
             ..Times::default()
         };
-        let (sender, inbox) = mpsc::channel(INBOX);
         let (view, watcher) = watch::channel(Snapshot {
             revision: 0,
             spec: Arc::clone(supervisor.spec()),
@@ -216,7 +223,7 @@ impl Driver {
             event = tokio::select! {
                 biased;
                 message = self.inbox.recv() => match message {
-                    Some(message) => Some(self.receive(message)),
+                    Some(message) => self.receive(message),
                     None => return Ending::Retired,
                 },
                 Some(result) = self.tasks.join_next() => match result {
@@ -233,13 +240,17 @@ impl Driver {
     }
 
     /// Keeps what the supervisor does not need of a message.
-    fn receive(&mut self, message: Message) -> Event {
+    fn receive(&mut self, message: Message) -> Option<Event> {
         let event = match message {
             Message::Replace(stored) => {
                 self.created_at = stored.created_at;
                 Event::Replace(Box::new(stored.spec))
             }
             Message::Event(event) => event,
+            Message::LastLine(reply) => {
+                self.read_last_line(reply);
+                return None;
+            }
         };
         let present = self.supervisor.unit().run();
         match &event {
@@ -256,7 +267,7 @@ impl Driver {
             }
             _ => {}
         }
-        event
+        Some(event)
     }
 
     /// Passes an event to the supervisor and executes what it decides.

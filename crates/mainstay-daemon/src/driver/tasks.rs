@@ -6,11 +6,12 @@ use jiff::Timestamp;
 use mainstay_core::supervisor::{Connection, Event, StartFailure};
 use mainstay_core::{RefreshMode, RunId, Started, WorkloadKind, with_causes};
 use mainstay_engine::StartError;
+use tokio::sync::oneshot;
 
 use super::Driver;
 use crate::clock;
 use crate::run_session::{self, SavedSession, SessionError};
-use crate::snapshot::Session;
+use crate::snapshot::{self, Session};
 
 /// The result of a task.
 pub(super) enum TaskResult {
@@ -133,6 +134,17 @@ impl Driver {
                 tracing::info!(server = %key.server, %run, "its engine published another port");
             }
             TaskResult::Event(Event::PortChecked { run, has_moved })
+        });
+    }
+
+    pub(super) fn read_last_line(&mut self, reply: oneshot::Sender<Option<String>>) {
+        let Some(run) = self.supervisor.unit().run() else { return };
+        let engine = self.context.engines.at(self.supervisor.engine()).clone();
+        let key = self.key(run);
+        self.tasks.spawn(async move {
+            let tail = engine.stderr_tail(&key).await.unwrap_or_default();
+            reply.send(snapshot::tail_lines(&tail, 1).pop()).ok();
+            TaskResult::Done
         });
     }
 

@@ -75,9 +75,10 @@ impl World {
             kept,
             mainstay_proxy::SessionIds::new(&[0; 32], 0),
         );
-        let server = gateway.add(&stored.spec);
+        let (sender, inbox) = inbox();
+        let server = gateway.add(&stored.spec, sender.clone());
         let scope = Scope::AllSessions(server.clone());
-        let (driver, handle) = Driver::new(context, scope, stored, inherited);
+        let (driver, handle) = Driver::new(context, scope, (sender, inbox), stored, inherited);
         let (mut coming, sender) = (engine.watch(), handle.clone());
         let news = tokio::spawn(async move {
             while let Ok(news) = coming.recv().await {

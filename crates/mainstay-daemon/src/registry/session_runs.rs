@@ -8,7 +8,7 @@ use mainstay_proxy::Availability;
 
 use super::{Isolated, Registry};
 use crate::clock;
-use crate::driver::{Driver, Scope};
+use crate::driver::{self, Driver, Scope};
 use crate::startup::inherited::Inherited;
 use crate::state::store::Stored;
 
@@ -104,7 +104,8 @@ impl Registry {
         let last = self.forgotten().remove(&name).unwrap_or_default();
         let left = self.orphans().remove(&name);
         let inherited = left.unwrap_or_else(|| Inherited { last, ..Inherited::default() });
-        let (driver, handle) = Driver::new(self.shared.context.clone(), scope, stored, &inherited);
+        let (context, inbox) = (self.shared.context.clone(), driver::inbox());
+        let (driver, handle) = Driver::new(context, scope, inbox, stored, &inherited);
         let (of, session_continues, is_ending) = (server.clone(), false, false);
         let isolated = Isolated { of, handle, session_continues, is_ending };
         self.isolated().insert(name.clone(), isolated);
