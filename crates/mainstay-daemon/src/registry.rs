@@ -9,7 +9,7 @@ mod session_runs;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ use crate::snapshot::Snapshot;
 use crate::startup::inherited::Inherited;
 use crate::state::store::{StoreError, Stored};
 
-/// Beyond a server's own stop timeout, how long a stop may take until we say so and go on.
+/// How much longer than a server's own stop timeout a stop may take before it is reported as late.
 const STOP_SLACK: Duration = Duration::from_secs(10);
 
 /// The servers. Clones share them.
@@ -40,32 +40,45 @@ pub(crate) struct Registry {
 struct Shared {
     context: Context,
     gateway: Gateway,
-    servers: Mutex<BTreeMap<ServerName, Handle>>,
-    /// Runs that belong to single sessions, by names of their own.
-    isolated: Mutex<BTreeMap<ServerName, Isolated>>,
-    /// The names of session runs that start when the previous run of the session has ended.
-    next_runs: Mutex<BTreeSet<ServerName>>,
+    state: Mutex<State>,
     drivers: Mutex<JoinSet<()>>,
-    /// The last runs of servers that were forgotten, so that no run number is used twice.
-    forgotten: Mutex<HashMap<ServerName, RunId>>,
-    /// What an earlier daemon left of runs that belong to single sessions, until those are taken up.
-    orphans: Mutex<HashMap<ServerName, Inherited>>,
     /// Locked while intent is changed.
     changing: tokio::sync::Mutex<Ended>,
 }
 
-/// A server's run that belongs to one session.
-#[derive(Debug, Clone)]
-struct Isolated {
-    of: ServerName,
-    handle: Handle,
-    /// Whether the session continues and may start another run.
-    session_continues: bool,
-    /// Whether it is being stopped.
-    is_ending: bool,
+#[derive(Default)]
+struct State {
+    servers: BTreeMap<ServerName, Handle>,
+    /// Runs of single sessions, by names of their own.
+    session_runs: BTreeMap<ServerName, SessionRun>,
+    /// The last runs of removed servers, so that no run number is used twice.
+    last_runs: HashMap<ServerName, RunId>,
+    /// What an earlier daemon left of runs that may belong to single sessions, until these resume them.
+    inherited: HashMap<ServerName, Inherited>,
 }
 
-/// A handle that does not keep the registry.
+/// A run of a server that belongs to one session.
+#[derive(Debug, Clone)]
+struct SessionRun {
+    server: ServerName,
+    session: String,
+    handle: Handle,
+    /// Whether it is being stopped, and what follows.
+    ending: Option<AfterEnd>,
+}
+
+/// What follows the end of a session's run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AfterEnd {
+    /// The session has ended.
+    Nothing,
+    /// The session continues, and may start another run.
+    KeepNumber,
+    /// The session already needs another run.
+    StartNext,
+}
+
+/// A handle for tasks that must not keep the registry alive.
 struct WeakRegistry(Weak<Shared>);
 
 impl WeakRegistry {
@@ -74,64 +87,54 @@ impl WeakRegistry {
     }
 }
 
-/// Whether the daemon is ending, so that nothing may be changed any more.
+/// Whether the daemon is stopping, so that nothing may be changed any more.
 #[derive(Debug, Default)]
 struct Ended(bool);
 
 impl Registry {
-    /// A registry without servers; of `forgotten` ones only the last runs are known.
+    /// A registry without servers; of removed ones only the last runs are known.
     pub(crate) fn new(
         context: Context,
         gateway: Gateway,
-        forgotten: HashMap<ServerName, RunId>,
+        last_runs: HashMap<ServerName, RunId>,
     ) -> Self {
-        let shared = Shared {
-            context,
-            gateway,
-            servers: Mutex::default(),
-            isolated: Mutex::default(),
-            next_runs: Mutex::default(),
-            drivers: Mutex::default(),
-            forgotten: Mutex::new(forgotten),
-            orphans: Mutex::default(),
-            changing: tokio::sync::Mutex::default(),
-        };
-        Self { shared: Arc::new(shared) }
+        let state = Mutex::new(State { last_runs, ..State::default() });
+        let (drivers, changing) = (Mutex::default(), tokio::sync::Mutex::default());
+        Self { shared: Arc::new(Shared { context, gateway, state, drivers, changing }) }
     }
 
-    /// Starts to drive a server.
+    /// Starts the driver of a server.
     pub(crate) fn adopt(&self, stored: Stored, inherited: &Inherited) {
         let name = stored.spec.name.clone();
         let (sender, inbox) = driver::inbox();
         let scope = Scope::AllSessions(self.shared.gateway.add(&stored.spec, sender.clone()));
         let context = self.shared.context.clone();
         let (driver, handle) = Driver::new(context, scope, (sender, inbox), stored, inherited);
-        self.servers().insert(name.clone(), handle);
+        self.state().servers.insert(name.clone(), handle);
         self.drive(name, driver);
     }
 
-    /// Keeps what an earlier daemon left of runs that may belong to single sessions, for those to find.
-    pub(crate) fn keep_orphans(&self, orphans: HashMap<ServerName, Inherited>) {
-        *self.orphans() = orphans;
+    /// Keeps what an earlier daemon left of runs that may belong to single sessions.
+    pub(crate) fn keep_inherited(&self, inherited: HashMap<ServerName, Inherited>) {
+        self.state().inherited = inherited;
     }
 
-    /// What no session has claimed.
-    pub(crate) fn take_orphans(&self) -> HashMap<ServerName, Inherited> {
-        std::mem::take(&mut *self.orphans())
+    /// Takes what no session has resumed.
+    pub(crate) fn take_inherited(&self) -> HashMap<ServerName, Inherited> {
+        std::mem::take(&mut self.state().inherited)
     }
 
     fn downgrade(&self) -> WeakRegistry {
         WeakRegistry(Arc::downgrade(&self.shared))
     }
 
-    /// Everything about every server, by name.
+    /// All servers, by name.
     pub(crate) fn all(&self) -> Vec<Handle> {
-        self.servers().values().cloned().collect()
+        self.state().servers.values().cloned().collect()
     }
 
-    /// One server.
     pub(crate) fn get(&self, name: &ServerName) -> Result<Handle, ApiError> {
-        let servers = self.servers();
+        let servers = &self.state().servers;
         servers.get(name).cloned().ok_or_else(|| {
             let similar = similar(name.as_str(), servers.keys().map(ServerName::as_str));
             let meant = similar.map(|name| format!("did you mean `{name}`? ")).unwrap_or_default();
@@ -140,8 +143,8 @@ impl Registry {
         })
     }
 
-    /// Describes a server, or several, and turns them on: all or none. Tells of each whether that changed anything; a
-    /// server that is on and described like this already is left alone.
+    /// Stores the specs of servers and turns them on: all or none. Returns of each whether that changed anything; a
+    /// server that is on and has this spec already is left alone.
     pub(crate) async fn apply(
         &self,
         mut specs: Vec<ServerSpec>,
@@ -151,8 +154,8 @@ impl Registry {
         for spec in &mut specs {
             spec.validate().map_err(|e| ApiError::new(ErrorKind::Invalid, e.to_string()))?;
             let engine = self.shared.context.engines.of(&spec.workload);
-            let record_decision = engine.prepare(spec).await;
-            *spec = record_decision.map_err(|error| unprepared(&spec.name, &error))?;
+            let prepared = engine.prepare(spec).await;
+            *spec = prepared.map_err(|error| unprepared(&spec.name, &error))?;
         }
         let _guard = self.begin_change().await?;
         for spec in &specs {
@@ -163,7 +166,7 @@ impl Registry {
             let has = present.and_then(|present| present.view.borrow().spec.proxy.port);
             if let Some(port) = spec.proxy.port.filter(|port| Some(*port) != has) {
                 listen::check(port).map_err(|error| {
-                    let message = format!("port {port} for `{}` cannot be had: {error}", spec.name);
+                    let message = format!("`{}` cannot listen on port {port}: {error}", spec.name);
                     ApiError::new(ErrorKind::Unavailable, message)
                         .with_help("nothing was changed; choose another `--port`, or none")
                 })?;
@@ -184,7 +187,7 @@ impl Registry {
                 if let Some(shown) = self.shared.gateway.servers.get(name.as_str()) {
                     shown.set(gateway::settings(&server.spec));
                 }
-                for (own, handle) in self.isolated_of(&name) {
+                for (own, handle) in self.session_runs_of(&name) {
                     let spec = ServerSpec { name: own, ..server.spec.clone() };
                     let own = Stored { spec, ..server.clone() };
                     handle.send(Message::Replace(Box::new(own))).await;
@@ -197,10 +200,10 @@ impl Registry {
                 let is_done = |shown: &Snapshot| {
                     shown.created_at == created_at && shown.info().status != Status::Stopped
                 };
-                // A driver does it at once; one that has ended shows nothing more.
+                // A driver that has ended publishes nothing more.
                 timeout(change::ACKNOWLEDGE, handle.view.clone().wait_for(is_done)).await.ok();
             } else {
-                let last = self.forgotten().remove(&name).unwrap_or_default();
+                let last = self.state().last_runs.remove(&name).unwrap_or_default();
                 self.adopt(server, &Inherited { last, ..Inherited::default() });
             }
             names.push((name, true));
@@ -209,7 +212,7 @@ impl Registry {
         Ok(names)
     }
 
-    /// Whether there is a server with this very description that runs or is about to.
+    /// Whether there is a server with this spec that runs or is about to.
     fn is_on_like_this(&self, spec: &ServerSpec) -> bool {
         self.get(&spec.name).is_ok_and(|handle| {
             let shown = handle.view.borrow();
@@ -218,11 +221,11 @@ impl Registry {
         })
     }
 
-    /// Changes are made one at a time, and not when the daemon is ending.
+    /// Changes are made one at a time, and not when the daemon is stopping.
     async fn begin_change(&self) -> Result<tokio::sync::MutexGuard<'_, Ended>, ApiError> {
         let guard = self.shared.changing.lock().await;
         if guard.0 {
-            return Err(ApiError::new(ErrorKind::Unavailable, "the daemon is ending").with_help(
+            return Err(ApiError::new(ErrorKind::Unavailable, "the daemon is stopping").with_help(
                 "nothing was changed; the same command starts a new daemon in a moment",
             ));
         }
@@ -253,41 +256,44 @@ impl Registry {
     /// Passes on what an engine reports.
     pub(crate) async fn news(&self, news: News) {
         let server = news.server();
-        let handle = self.servers().get(server).cloned();
-        let own = || self.isolated().get(server).map(|isolated| isolated.handle.clone());
-        if let Some(handle) = handle.or_else(own) {
+        let handle = {
+            let state = self.state();
+            let run = state.session_runs.get(server).map(|run| &run.handle);
+            state.servers.get(server).or(run).cloned()
+        };
+        if let Some(handle) = handle {
             handle.send(Event::News(news)).await;
         }
     }
 
-    /// Tells every driver what a complete list has of its server.
+    /// Sends every driver what a complete list has of its server.
     pub(crate) async fn listed(&self, begun: Instant, mut found: Vec<(WorkloadKind, Found)>) {
         for handle in self.everything() {
             let name = handle.view.borrow().spec.name.clone();
-            let ours = found.extract_if(.., |(_, found)| found.key.server == name);
-            let found = ours.map(|(home, found)| (home, found.key.run, found.state)).collect();
+            let own = found.extract_if(.., |(_, found)| found.key.server == name);
+            let found = own.map(|(kind, found)| (kind, found.key.run, found.state)).collect();
             handle.send(Event::Listed { begun, found }).await;
         }
     }
 
-    /// Tells every driver that the host slept.
+    /// Reports to every driver that the host was suspended.
     pub(crate) async fn host_resumed(&self) {
         for handle in self.everything() {
             handle.send(Event::HostResumed).await;
         }
     }
 
-    /// Refuses changes from now on, once the one that is being made is done.
+    /// Refuses changes from now on, after the one that is being made.
     pub(crate) async fn close(&self) {
         self.shared.changing.lock().await.0 = true;
     }
 
-    /// Stops supervising, because another daemon has taken over. The servers stay as they are.
+    /// Stops supervising, because another daemon has taken over. The servers keep running.
     pub(crate) fn abandon(&self) {
         self.drivers().abort_all();
     }
 
-    /// Ends every server, without changing any intent, and waits until they are down.
+    /// Stops all servers without changing the intent, and waits for that.
     pub(crate) async fn retire(&self) {
         let handles = self.everything();
         let longest = handles.iter().map(|handle| handle.view.borrow().spec.restart.stop_timeout);
@@ -298,17 +304,17 @@ impl Registry {
         let mut drivers = std::mem::take(&mut *self.drivers());
         let all = async { while drivers.join_next().await.is_some() {} };
         if timeout(limit, all).await.is_err() {
-            tracing::error!("some servers did not end in time");
+            tracing::error!("some servers did not stop in time");
         }
     }
 
-    /// Drives a server until its end, and lets go of it then.
+    /// Runs a driver to its end, and then removes its server.
     fn drive(&self, name: ServerName, driver: Driver) {
         let registry = self.downgrade();
         self.drivers().spawn(async move {
             let ending = driver.run().await;
             if let Some(registry) = registry.upgrade() {
-                registry.let_go(name, ending);
+                registry.driver_ended(name, ending);
             }
         });
     }
@@ -317,66 +323,45 @@ impl Registry {
     fn reap(&self) {
         while let Some(ended) = self.drivers().try_join_next() {
             if let Err(error) = ended {
-                tracing::error!(%error, "a driver ended badly");
+                tracing::error!(%error, "a driver panicked");
             }
         }
     }
 
-    /// Lets go of a server whose driver has ended, and of its runs that belong to single sessions.
-    fn let_go(&self, name: ServerName, ending: Ending) {
-        let isolated = self.isolated().remove(&name);
-        if let Some(isolated) = isolated {
-            // No other session will ever have its name.
-            if let (Ending::Forgotten(last), true) = (ending, isolated.session_continues) {
-                self.forgotten().insert(name, last);
-            }
-            return;
+    fn driver_ended(&self, name: ServerName, ending: Ending) {
+        let run = self.state().session_runs.remove(&name);
+        if let Some(run) = run {
+            return self.session_run_ended(&run, name, ending);
         }
-        self.servers().remove(&name);
+        self.state().servers.remove(&name);
         self.shared.gateway.servers.remove(name.as_str());
         if let Ending::Forgotten(last) = ending {
-            for (_, own) in self.isolated_of(&name) {
-                own.try_send(Event::Want(Wanted::Gone));
+            for (_, run) in self.session_runs_of(&name) {
+                run.try_send(Event::Want(Wanted::Gone));
             }
-            self.forgotten().insert(name, last);
+            self.state().last_runs.insert(name, last);
         }
     }
 
-    /// The servers, and the runs of theirs that belong to single sessions.
+    /// The servers, and their runs of single sessions.
     fn everything(&self) -> Vec<Handle> {
         self.reap();
-        let mut handles = self.all();
-        handles.extend(self.isolated().values().map(|isolated| isolated.handle.clone()));
-        handles
+        let state = self.state();
+        let runs = state.session_runs.values().map(|run| &run.handle);
+        state.servers.values().chain(runs).cloned().collect()
     }
 
-    /// The runs of a server that belong to single sessions and are not being stopped. A change of intent must
-    /// not bring back a run that is.
-    fn isolated_of(&self, server: &ServerName) -> Vec<(ServerName, Handle)> {
-        let isolated = self.isolated();
-        let is_ours = |isolated: &Isolated| isolated.of == *server && !isolated.is_ending;
-        let ours = isolated.iter().filter(|(_, isolated)| is_ours(isolated));
-        ours.map(|(name, isolated)| (name.clone(), isolated.handle.clone())).collect()
+    /// The runs of single sessions of a server that are not being stopped: a change of intent must not bring back one that
+    /// is.
+    fn session_runs_of(&self, server: &ServerName) -> Vec<(ServerName, Handle)> {
+        let state = self.state();
+        let is_own = |run: &SessionRun| run.server == *server && run.ending.is_none();
+        let runs = state.session_runs.iter().filter(|(_, run)| is_own(run));
+        runs.map(|(name, run)| (name.clone(), run.handle.clone())).collect()
     }
 
-    fn isolated(&self) -> MutexGuard<'_, BTreeMap<ServerName, Isolated>> {
-        mainstay_core::lock(&self.shared.isolated)
-    }
-
-    fn next_runs(&self) -> MutexGuard<'_, BTreeSet<ServerName>> {
-        mainstay_core::lock(&self.shared.next_runs)
-    }
-
-    fn servers(&self) -> MutexGuard<'_, BTreeMap<ServerName, Handle>> {
-        mainstay_core::lock(&self.shared.servers)
-    }
-
-    fn orphans(&self) -> MutexGuard<'_, HashMap<ServerName, Inherited>> {
-        mainstay_core::lock(&self.shared.orphans)
-    }
-
-    fn forgotten(&self) -> MutexGuard<'_, HashMap<ServerName, RunId>> {
-        mainstay_core::lock(&self.shared.forgotten)
+    fn state(&self) -> MutexGuard<'_, State> {
+        mainstay_core::lock(&self.shared.state)
     }
 
     fn drivers(&self) -> MutexGuard<'_, JoinSet<()>> {
@@ -384,7 +369,7 @@ impl Registry {
     }
 }
 
-/// Why a server that is described cannot be run.
+/// Why a server cannot be run.
 fn unprepared(name: &ServerName, error: &StartError) -> ApiError {
     let (kind, help) = match error {
         StartError::NoImage { .. } => {
@@ -417,7 +402,7 @@ fn unprepared(name: &ServerName, error: &StartError) -> ApiError {
         | StartError::Shortage { .. }
         | StartError::EngineBusy { .. }
         | StartError::Refused(_) => {
-            (ErrorKind::Unavailable, "nothing was changed; correct the command and try again")
+            (ErrorKind::Unavailable, "nothing was changed; fix the command and try again")
         }
     };
     ApiError::new(kind, format!("`{name}`: {error}")).with_help(help)
@@ -432,8 +417,8 @@ fn may_replace(name: &ServerName, present: &Handle, replace: bool) -> Result<(),
     if replace {
         return Ok(());
     }
-    Err(taken(format!("there is a server `{name}` already"))
-        .with_help("`--replace` puts the new one in its place; or choose another name"))
+    Err(taken(format!("a server `{name}` exists already"))
+        .with_help("replace it with `--replace`, or choose another name"))
 }
 
 pub(crate) fn refused(error: &StoreError) -> ApiError {
@@ -453,7 +438,7 @@ pub(crate) fn refused(error: &StoreError) -> ApiError {
     }
 }
 
-/// The name that is most like `name`, if one is like it: every third letter may differ.
+/// The most similar name, if there is one: every third letter may differ.
 fn similar<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let most = name.len().div_ceil(3);
     let distance = |other: &str| {

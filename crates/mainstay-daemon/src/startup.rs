@@ -168,9 +168,9 @@ async fn resume_servers(
         registry.adopt(server, &of_one);
     }
     // Before anything is awaited, so that no run is attached before.
-    registry.keep_orphans(inherited);
+    registry.keep_inherited(inherited);
     gateway.restore(relayed, |server, session| registry.resume_session_run(server, session));
-    let orphans = registry.take_orphans().into_iter().filter_map(|(server, inherited)| {
+    let orphans = registry.take_inherited().into_iter().filter_map(|(server, inherited)| {
         inherited.adopted.map(|found| (found.home, RunKey::new(server, found.run)))
     });
     unwanted.extend(orphans);

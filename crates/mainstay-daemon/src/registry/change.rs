@@ -101,7 +101,7 @@ impl Registry {
                 let shown = handle.view.borrow();
                 (change.takes_effect(shown.info().status), shown.revision)
             };
-            for (_, own) in self.isolated_of(&name) {
+            for (_, own) in self.session_runs_of(&name) {
                 own.send(change.event()).await;
             }
             let leaving = match (change, &handle.entries) {
@@ -121,7 +121,9 @@ impl Registry {
 
     fn choose(&self, which: Which) -> Result<Vec<(ServerName, Handle)>, ApiError> {
         match which {
-            Which::All => Ok(self.servers().iter().map(|(n, h)| (n.clone(), h.clone())).collect()),
+            Which::All => {
+                Ok(self.state().servers.iter().map(|(n, h)| (n.clone(), h.clone())).collect())
+            }
             Which::Names(names) => {
                 names.into_iter().map(|name| Ok((name.clone(), self.get(&name)?))).collect()
             }

@@ -91,7 +91,7 @@ impl Registry {
     /// a file could not be edited when its server was removed.
     pub(crate) async fn sweep_entries(&self) -> Vec<ClientReport> {
         let registry = self.clone();
-        let is_known = move |server: &ServerName| registry.servers().contains_key(server);
+        let is_known = move |server: &ServerName| registry.state().servers.contains_key(server);
         self.shared.context.clients.sweep(is_known).await
     }
 

@@ -10,7 +10,7 @@ use mainstay_testkit::samples::{key, spec};
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::session_runs::isolated_name;
+use super::session_runs::session_run_name;
 use super::*;
 use crate::engines::Engines;
 use crate::entries::Clients;
@@ -140,8 +140,8 @@ async fn a_server_that_somebody_removed_is_let_go_of_with_the_runs_of_single_ses
     world.runs(&name).await;
     let session = "0123456789abcdef";
     world.registry.isolate(&name, session);
-    let own = isolated_name(&name, session);
-    let mut view = world.registry.isolated()[&own].handle.view.clone();
+    let own = session_run_name(&name, session);
+    let mut view = world.registry.state().session_runs[&own].handle.view.clone();
     drop(timeout(LIMIT, view.wait_for(|shown| shown.session.is_some())).await.unwrap().unwrap());
 
     world.engine.end_by(&key("time", 1), Cause::Removed);
@@ -154,7 +154,7 @@ async fn a_server_that_somebody_removed_is_let_go_of_with_the_runs_of_single_ses
     assert_eq!(world.registry.get(&name).unwrap_err().kind, ErrorKind::NoSuchServer);
     assert!(world.engine.alive().is_empty());
     let forgotten = world.engine.forgotten();
-    assert!(forgotten.contains(&name) && forgotten.contains(&isolated_name(&name, session)));
+    assert!(forgotten.contains(&name) && forgotten.contains(&session_run_name(&name, session)));
 
     // The same name may be used again, and no run number is.
     world.registry.describe(vec![container()], false, &Around::default()).await.unwrap();

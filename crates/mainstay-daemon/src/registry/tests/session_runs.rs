@@ -39,7 +39,7 @@ impl World {
         assert!(timeout(LIMIT, answer.next()).await.unwrap().unwrap().is_answer);
         let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
         session.post(&Parsed::read(initialized.to_string().into()).unwrap());
-        let own = isolated_name(name, session.id());
+        let own = session_run_name(name, session.id());
         self.own_run_is_up(&own).await;
         (session, key(own.as_str(), 1))
     }
@@ -48,7 +48,8 @@ impl World {
     async fn own_run_is_up(&self, own: &ServerName) {
         let is_up = async {
             loop {
-                let view = self.registry.isolated().get(own).map(|it| it.handle.view.clone());
+                let view =
+                    self.registry.state().session_runs.get(own).map(|it| it.handle.view.clone());
                 if view.is_some_and(|view| view.borrow().session.is_some()) {
                     return;
                 }
@@ -74,7 +75,7 @@ impl World {
     /// Waits, for less than a minute, until no run of a single session is left.
     async fn until_none_is_left(&self) {
         let ended = async {
-            while !self.registry.isolated().is_empty() {
+            while !self.registry.state().session_runs.is_empty() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
@@ -109,7 +110,8 @@ async fn a_run_is_stopped_a_minute_after_the_end_of_its_session() {
     assert!(!world.is_alive(&run) && world.is_alive(&another));
     let forgotten = world.engine.forgotten();
     assert!(
-        forgotten.contains(&run.server) && !world.registry.forgotten().contains_key(&run.server)
+        forgotten.contains(&run.server)
+            && !world.registry.state().last_runs.contains_key(&run.server)
     );
     let told = world.ends_told().await;
     assert_eq!(
@@ -173,7 +175,7 @@ async fn a_change_that_arrives_late_brings_no_run_back() {
     for change in ["start", "stop", "restart", "describe"] {
         let (world, name) = isolated().await;
         let (session, run) = world.session(&name).await;
-        let (_, own) = world.registry.isolated_of(&name).remove(0);
+        let (_, own) = world.registry.session_runs_of(&name).remove(0);
         world.engine.ignore_stops();
         world.registry.release(&name, session.id());
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -220,13 +222,15 @@ async fn the_run_of_a_session_is_paused_and_followed_by_another_one() {
     world.runs(&name).await;
     let session = world.registry.shared.gateway.servers.open(name.as_str()).unwrap();
     let id = session.id();
-    let own = isolated_name(&name, id);
+    let own = session_run_name(&name, id);
     for run in 1..=2 {
         // The second is wanted while the first is being ended.
         world.registry.isolate(&name, id);
         if run > 1 {
             // The first one shows as up until it has ended.
-            let is_ending = || world.registry.isolated().get(&own).is_none_or(|it| it.is_ending);
+            let is_ending = || {
+                world.registry.state().session_runs.get(&own).is_none_or(|it| it.ending.is_some())
+            };
             while is_ending() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
@@ -237,11 +241,11 @@ async fn the_run_of_a_session_is_paused_and_followed_by_another_one() {
     }
     world.registry.release(&name, id);
     let ended = async {
-        while !world.registry.isolated().is_empty() {
+        while !world.registry.state().session_runs.is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
     timeout(LIMIT, ended).await.unwrap();
-    assert!(!world.registry.forgotten().contains_key(&own), "nothing is left of it");
+    assert!(!world.registry.state().last_runs.contains_key(&own), "nothing is left of it");
     assert_eq!(world.engine.alive(), [key("time", 1)]);
 }
