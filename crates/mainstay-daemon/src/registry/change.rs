@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::{Registry, STOP_SLACK, entries, refused};
 use crate::driver::Handle;
 
-/// How long a driver may take to act on a message.
+/// How long a driver may take to handle a message.
 pub(super) const ACKNOWLEDGE: Duration = Duration::from_secs(1);
 
 /// A change of intent.
@@ -52,7 +52,7 @@ impl Change {
 struct Changed {
     outcome: Outcome,
     handle: Handle,
-    /// What becomes of its entries in clients' files, if it goes.
+    /// The changes of its entries in clients' files, if it is removed.
     leaving: Option<oneshot::Receiver<Vec<ClientReport>>>,
 }
 
@@ -62,18 +62,18 @@ impl Registry {
         Ok(outcomes(self.change(which, Change::Start).await?))
     }
 
-    /// Starts servers anew.
+    /// Restarts servers.
     pub(crate) async fn restart(&self, which: Which) -> Result<Vec<Outcome>, ApiError> {
         Ok(outcomes(self.change(which, Change::Restart).await?))
     }
 
-    /// Turns servers off and waits until they are.
+    /// Turns servers off and waits until they have stopped.
     pub(crate) async fn stop(&self, which: Which) -> Result<Vec<Outcome>, ApiError> {
         let changed = self.change(which, Change::Stop).await?;
         Ok(settle(changed, |info| info.status == Status::Stopped).await)
     }
 
-    /// Ends servers and forgets them.
+    /// Stops and removes servers.
     pub(crate) async fn remove(&self, which: Which) -> Result<Vec<Outcome>, ApiError> {
         let mut changed = self.change(which, Change::Remove).await?;
         let leaving = changed
@@ -88,7 +88,7 @@ impl Registry {
         Ok(outcomes)
     }
 
-    /// Stores an intent and tells the drivers.
+    /// Stores an intent and sends it to the drivers.
     async fn change(&self, which: Which, change: Change) -> Result<Vec<Changed>, ApiError> {
         let _guard = self.begin_change().await?;
         let chosen = self.choose(which)?;
@@ -110,7 +110,7 @@ impl Registry {
             };
             handle.send(change.event()).await;
             let mut view = handle.view.clone();
-            // A driver answers at once; one that ends has nothing more to show.
+            // A driver that has ended publishes nothing more.
             timeout(ACKNOWLEDGE, view.wait_for(|shown| shown.revision > before)).await.ok();
             let status = Some(handle.view.borrow().info().status);
             let outcome = Outcome { name, changed, status, clients: Vec::new() };
@@ -135,7 +135,7 @@ fn outcomes(changed: Vec<Changed>) -> Vec<Outcome> {
     changed.into_iter().map(|changed| changed.outcome).collect()
 }
 
-/// Waits, not for ever, until servers are as wanted, and tells their status then; none if gone.
+/// Waits, with a limit, until servers are as wanted, and returns their status then; none if they are removed.
 async fn settle(changed: Vec<Changed>, done: impl Fn(&ServerInfo) -> bool) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
     for Changed { mut outcome, mut handle, .. } in changed {

@@ -1,4 +1,4 @@
-//! What is done to the entries of all servers, or of several, in clients' files.
+//! Changes of the entries of several servers in clients' files.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,25 +15,23 @@ use super::{Registry, refused};
 use crate::driver::Handle;
 use crate::entries::EntryRequest;
 
-/// So long somebody who changes something waits to hear what was done to files: longer than it takes
-/// to wait once for a client's lock.
-const PATIENCE: Duration = Duration::from_secs(8);
+/// How long a command waits for changes of files: longer than one wait for a client's lock.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(8);
 
 impl Registry {
-    /// Makes the entries of servers that were just described what they are to be. Clients that a server
-    /// names are asked for now.
+    /// Updates the entries of servers whose specs were just stored. The user has chosen the clients that a spec names.
     pub(crate) async fn register(&self, servers: &[ServerName]) -> Vec<ClientReport> {
-        let described = servers.iter().filter_map(|name| self.get(name).ok());
-        let wish = |handle: Handle| {
+        let changed = servers.iter().filter_map(|name| self.get(name).ok());
+        let request = |handle: Handle| {
             let named = handle.view.borrow().spec.clients.only.clone();
             (handle, EntryRequest::Overwrite(named.unwrap_or_default()))
         };
-        ensure(described.map(wish)).await
+        ensure(changed.map(request)).await
     }
 
-    /// Makes the entries of all servers what they are to be.
-    pub(crate) async fn register_all(&self, wish: EntryRequest) -> Vec<ClientReport> {
-        ensure(self.all().into_iter().map(|handle| (handle, wish.clone()))).await
+    /// Updates the entries of all servers.
+    pub(crate) async fn register_all(&self, request: EntryRequest) -> Vec<ClientReport> {
+        ensure(self.all().into_iter().map(|handle| (handle, request.clone()))).await
     }
 
     /// All clients, as `client ls` shows them.
@@ -46,7 +44,7 @@ impl Registry {
         self.shared.context.clients.list(around, servers).await
     }
 
-    /// Chooses clients, and registers every server with them that names no clients of its own.
+    /// Chooses clients, and adds every server to them whose spec names no clients.
     pub(crate) async fn choose_clients(
         &self,
         ids: Vec<String>,
@@ -60,8 +58,7 @@ impl Registry {
         Ok(reports)
     }
 
-    /// Chooses clients no longer, also for servers that named them, and takes all entries out of their
-    /// files.
+    /// Removes all entries from the files of clients, which are no longer chosen, also not by specs.
     pub(crate) async fn drop_clients(
         &self,
         ids: Vec<String>,
@@ -80,34 +77,34 @@ impl Registry {
         Ok(reports)
     }
 
-    /// Clients are to connect anew to all servers: their sessions are lost.
+    /// Lets clients reconnect to all servers, because their sessions are lost.
     pub(crate) async fn lose_sessions(&self) {
         for entries in self.all().into_iter().filter_map(|handle| handle.entries) {
             entries.lose_sessions().await;
         }
     }
 
-    /// Takes out the entries of servers that nobody knows any more: a daemon died before it could, or
-    /// a file could not be edited when its server was removed.
+    /// Removes the entries of servers that no longer exist: a daemon died before it could, or a file could not be edited
+    /// when its server was removed.
     pub(crate) async fn sweep_entries(&self) -> Vec<ClientReport> {
         let registry = self.clone();
         let is_known = move |server: &ServerName| registry.state().servers.contains_key(server);
         self.shared.context.clients.sweep(is_known).await
     }
 
-    /// Makes servers name these clients no longer, and tells which did.
+    /// Removes these clients from the specs that name them, and returns the servers of these specs.
     async fn unname(&self, ids: &BTreeSet<String>) -> Result<BTreeSet<ServerName>, ApiError> {
         let mut changed = Vec::new();
-        let mut told = Vec::new();
+        let mut affected = Vec::new();
         for handle in self.all() {
             let spec = Arc::clone(&handle.view.borrow().spec);
             let Some(clients) = without(&spec.clients, ids) else { continue };
             changed.push(ServerSpec { clients: clients.clone(), ..ServerSpec::clone(&spec) });
-            told.push((handle, clients));
+            affected.push((handle, clients));
         }
         let names = changed.iter().map(|spec| spec.name.clone()).collect();
         self.shared.context.store.describe(changed).await.map_err(|error| refused(&error))?;
-        for (handle, clients) in told {
+        for (handle, clients) in affected {
             handle.send(Event::SetClients(clients.clone())).await;
             show(handle, &clients).await;
         }
@@ -115,46 +112,46 @@ impl Registry {
     }
 }
 
-/// Waits until a server's driver shows these settings, which is at once.
+/// Waits until a driver has published these settings.
 pub(super) async fn show(mut handle: Handle, clients: &ClientSettings) {
     let shown = handle.view.wait_for(|shown| shown.spec.clients == *clients);
-    // A driver that has ended shows nothing more.
+    // A driver that has ended publishes nothing more.
     timeout(ACKNOWLEDGE, shown).await.ok();
 }
 
-/// Settings that name these clients no longer, if they did.
+/// The settings without these clients, if they named one of them.
 fn without(settings: &ClientSettings, ids: &BTreeSet<String>) -> Option<ClientSettings> {
     let only = settings.only.as_ref()?;
     let left: BTreeSet<_> = only.difference(ids).cloned().collect();
     (left.len() < only.len()).then(|| ClientSettings { only: Some(left), ..settings.clone() })
 }
 
-/// Has the entries of servers made what they are to be, side by side. A client that holds its file for
-/// long is not waited for: the rest is done when it lets go.
+/// Updates the entries of servers concurrently. A client that locks its file for long is not waited for: its entries follow
+/// when the lock is released.
 async fn ensure(servers: impl Iterator<Item = (Handle, EntryRequest)>) -> Vec<ClientReport> {
-    let mut asked = Vec::new();
-    for (handle, wish) in servers {
+    let mut requested = Vec::new();
+    for (handle, request) in servers {
         if let Some(entries) = handle.entries {
             let server = handle.view.borrow().spec.name.clone();
-            asked.push((server, entries.ensure(wish).await));
+            requested.push((server, entries.ensure(request).await));
         }
     }
-    collect(asked).await
+    collect(requested).await
 }
 
-/// What was done for each server, as far as it is done soon.
+/// What was done for each server, as far as it is done in time.
 pub(super) async fn collect(
-    asked: Vec<(ServerName, oneshot::Receiver<Vec<ClientReport>>)>,
+    requested: Vec<(ServerName, oneshot::Receiver<Vec<ClientReport>>)>,
 ) -> Vec<ClientReport> {
-    let limit = Instant::now() + PATIENCE;
+    let limit = Instant::now() + REPORT_TIMEOUT;
     let mut reports = Vec::new();
-    for (server, done) in asked {
+    for (server, done) in requested {
         match timeout_at(limit, done).await {
             Ok(done) => reports.extend(done.unwrap_or_default()),
             Err(_) => reports.push(ClientReport {
                 client: String::new(),
                 done: ClientDone::Waits,
-                text: format!("a client holds its file: the entries of `{server}` follow"),
+                text: format!("a client has locked its file: the entries of `{server}` follow"),
                 server,
             }),
         }

@@ -24,8 +24,8 @@ fn a_taken_name_leaves_the_first_server_alone() {
     assert_snapshot!(env.run(["run", "time", "--", "true"]), @"
     exit: 1
     --- stderr
-    error: there is a server `time` already
-    help: `--replace` puts the new one in its place; or choose another name
+    error: a server `time` exists already
+    help: replace it with `--replace`, or choose another name
     ");
     assert_eq!(env.call("time", "pid", "{}"), first["pid"].to_string());
 }
@@ -80,7 +80,7 @@ fn a_working_directory_must_be_one() {
         let import = env.run(["import", "servers.toml"]);
         let text = format!(
             "error: `time`: the working directory `[ROOT]/project/{cwd}` cannot be used: {why}\n\
-             help: nothing was changed; correct the command and try again\n"
+             help: nothing was changed; fix the command and try again\n"
         );
         for output in [run, import] {
             assert_eq!((output.code, &output.stderr), (1, &text), "{output}");

@@ -372,7 +372,7 @@ fn an_import_is_all_or_none() {
     let before = env.once_running("a", 1);
     let taken = import(&[table("a", &good), table("c", &good)], &[]);
     assert_eq!(taken.code, 1, "{taken}");
-    assert!(taken.stderr.contains("there is a server `a` already"), "{taken}");
+    assert!(taken.stderr.contains("a server `a` exists already"), "{taken}");
     assert_eq!((env.server("c"), &env.server("a")["pid"]), (Value::Null, &before["pid"]));
 
     env.once_running("b", 1);

@@ -349,7 +349,7 @@ fn a_replaced_server_has_one_run_and_the_new_command() {
     let first = env.run_server("time", &[], &[&fixture()]);
     let taken = env.run(["run", "time", "--", &fixture()]);
     assert_eq!(taken.code, 1, "{taken}");
-    assert!(taken.stderr.contains("there is a server `time` already"), "{taken}");
+    assert!(taken.stderr.contains("a server `time` exists already"), "{taken}");
     assert!(taken.stderr.contains("--replace"), "{taken}");
     assert_eq!(env.server("time")["pid"], first["pid"], "a refused command changes nothing");
 
