@@ -157,6 +157,7 @@ impl World {
             resent: 0,
             is_lossy: self.script.has_past,
             answered_at: None,
+            unanswered_at: None,
         });
         let Some(server) = self.server() else { return };
         let (stream, turn) = if is_batch {
@@ -197,6 +198,7 @@ impl World {
         }
         it.seen = it.items.last().map_or(0, |(number, _)| *number);
         it.lost_at = Some(self.now);
+        it.unanswered_at = Some(self.now);
         for call in it.calls.clone() {
             if self.calls[call].is_answered
                 && !self.responses[response].items.iter().any(|(_, text)| is_answer(text))
@@ -285,7 +287,8 @@ impl World {
                 it.resent += 1;
                 it.begun = self.now;
                 (it.is_committed, it.has_id, it.event, it.seen) = (false, false, None, 0);
-                (it.may_be_gone, it.is_lossy, it.answered_at) = (false, true, None);
+                (it.may_be_gone, it.is_lossy) = (false, true);
+                (it.answered_at, it.unanswered_at) = (None, None);
                 it.items.clear();
                 it.ever.clear();
                 let Some(server) = self.server() else { return };

@@ -150,6 +150,7 @@ impl World {
         let it = &mut self.responses[response];
         let is_connect = self.clients[it.client].form == Form::Connect;
         it.lost_at = Some(self.now);
+        it.unanswered_at = Some(self.now);
         let is_initialize = self.calls[it.calls[0]].is_initialize;
         let can_resend = is_connect && is_killed && it.calls.len() == 1;
         if (!it.has_id && !can_resend) || is_initialize {

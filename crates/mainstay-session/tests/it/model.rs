@@ -92,6 +92,8 @@ pub(crate) struct Response {
     /// Whether progress may have been lost on the way.
     pub(crate) is_lossy: bool,
     pub(crate) answered_at: Option<u64>,
+    /// When the client was last disconnected without an answer.
+    pub(crate) unanswered_at: Option<u64>,
 }
 
 /// One execution of a call by a server.

@@ -30,7 +30,8 @@ impl World {
         if !is_answer {
             return self.receive_message(client, Some(response), text);
         }
-        it.answered_at.get_or_insert(self.now);
+        // The answer may have been there since the client was disconnected.
+        it.answered_at.get_or_insert(it.unanswered_at.unwrap_or(self.now));
         let parts = match text.first() {
             Some(b'[') => mainstay_mcp::frame::split(text),
             _ => vec![&text[..]],
