@@ -107,7 +107,11 @@ impl Registry {
     pub(crate) fn adopt(&self, stored: Stored, inherited: &Inherited) {
         let name = stored.spec.name.clone();
         let (sender, inbox) = driver::inbox();
-        let scope = Scope::AllSessions(self.shared.gateway.add(&stored.spec, sender.clone()));
+        let server = self.shared.gateway.add(&stored.spec, sender.clone());
+        if inherited.adopted.is_some() && !self.shared.context.is_successor {
+            server.expect_unrecorded_requests();
+        }
+        let scope = Scope::AllSessions(server);
         let context = self.shared.context.clone();
         let (driver, handle) = Driver::new(context, scope, (sender, inbox), stored, inherited);
         self.state().servers.insert(name.clone(), handle);

@@ -90,6 +90,7 @@ pub(crate) async fn build(config: Config, holder: HolderClient) -> Result<Daemon
         sockets: Sockets::HolderClient(holder.clone()),
         access,
         daemon,
+        is_successor: holder.start_info().standby,
         boot: Machine::current().boot.into(),
     };
     // Before the list, so that no end falls between the two.

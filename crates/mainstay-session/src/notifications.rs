@@ -151,7 +151,10 @@ impl Server {
             (Owner::Shared, []) if self.settings.isolate => return None,
             (Owner::Shared, []) => self.only_session(now)?,
             (Owner::Shared, [(first, _), rest @ ..]) => {
-                rest.iter().all(|(session, _)| session == first).then_some(*first)?
+                let is_only = !self.may_have_unrecorded_requests(now)
+                    || self.only_session(now) == Some(*first);
+                let is_sure = is_only && rest.iter().all(|(session, _)| session == first);
+                is_sure.then_some(*first)?
             }
         };
         let stream = match &callers[..] {

@@ -24,6 +24,9 @@ use crate::stream::Stream;
 use crate::table::Table;
 use crate::timers::{Timer, Timers};
 
+/// How long a request may run that no daemon knows. Most clients give up after this time.
+const UNRECORDED: Duration = Duration::from_secs(60);
+
 /// The decisions of the user about the sessions of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
@@ -110,6 +113,8 @@ pub struct Server {
     pub(crate) is_stdio: bool,
     /// The requests that an earlier daemon sent to stdio runs, until these are attached.
     pub(crate) recovered: Vec<RecoveredRequest>,
+    /// Until then, runs may execute requests that an earlier daemon did not record.
+    unrecorded_until: Option<Instant>,
     /// Whether another daemon has taken over.
     pub(crate) is_frozen: bool,
     pub(crate) timers: Timers,
@@ -146,10 +151,21 @@ impl Server {
             last_run: None,
             is_stdio: false,
             recovered: Vec::new(),
+            unrecorded_until: None,
             is_frozen: false,
             timers: Timers::default(),
             actions: VecDeque::new(),
         }
+    }
+
+    /// The daemon before this one was killed: it may have sent requests without recording them, so messages of a run
+    /// cannot be attributed to the requests that are known.
+    pub fn expect_unrecorded_requests(&mut self, now: Instant) {
+        self.unrecorded_until = Some(now + UNRECORDED);
+    }
+
+    pub(crate) fn may_have_unrecorded_requests(&self, now: Instant) -> bool {
+        self.unrecorded_until.is_some_and(|until| now < until)
     }
 
     pub fn name(&self) -> &Arc<str> {

@@ -52,6 +52,8 @@ pub(crate) struct Context {
     /// Which callers listeners serve.
     pub(crate) access: Access,
     pub(crate) daemon: u64,
+    /// Whether the daemon before this one has handed over, so that all of its requests are recorded.
+    pub(crate) is_successor: bool,
     /// Identifies the boot of the machine.
     pub(crate) boot: Arc<str>,
 }

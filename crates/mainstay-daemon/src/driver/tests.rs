@@ -65,6 +65,7 @@ impl World {
             sockets: Sockets::Own,
             access: Access::default(),
             daemon: 1,
+            is_successor: false,
             boot: "this boot".into(),
         };
         let (sessions, kept) =

@@ -64,6 +64,7 @@ impl World {
             sockets: Sockets::Own,
             access: Access::default(),
             daemon: 1,
+            is_successor: false,
             boot: "this boot".into(),
         };
         let registry = Registry::new(context, gateway.clone(), HashMap::new());

@@ -208,6 +208,11 @@ impl Server {
         }
     }
 
+    /// The daemon before this one was killed, and may have sent requests without recording them.
+    pub fn expect_unrecorded_requests(&self) {
+        self.enter(mainstay_session::Server::expect_unrecorded_requests);
+    }
+
     /// Ends expired sessions.
     pub fn sweep(&self) {
         self.enter(mainstay_session::Server::sweep);

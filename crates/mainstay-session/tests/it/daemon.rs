@@ -99,6 +99,9 @@ impl World {
         let now = self.instant();
         let copy = self.store.state().copy.clone();
         let mut server = Server::new(self.config(), copy.as_deref());
+        if !is_reload && !self.daemons.is_empty() {
+            server.expect_unrecorded_requests(now);
+        }
         let (sessions, records) = {
             let state = self.store.state();
             (state.sessions.values().cloned().collect::<Vec<_>>(), state.records())
