@@ -8,26 +8,25 @@ pub(crate) const NONE: &str = "none";
 /// The units of sizes, each also with `ib` after it; largest first.
 const UNITS: [(char, u32); 3] = [('g', 30), ('m', 20), ('k', 10)];
 
-/// A limit, or none at all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Most<T>(pub(crate) Option<T>);
+/// A limit, or none. An alias, because clap reads `Option<Option<T>>` as an option with an optional value.
+pub(crate) type Limit<T> = Option<T>;
 
 /// Reads how much memory a container may use.
-pub(crate) fn memory(text: &str) -> Result<Most<u64>, String> {
+pub(crate) fn memory(text: &str) -> Result<Limit<u64>, String> {
     if text == NONE {
-        return Ok(Most(None));
+        return Ok(None);
     }
     let bytes = bytes(text).ok_or("write a size as `512m` or `2g`, or `none` for no limit")?;
-    Ok(Most(Some(bytes)))
+    Ok(Some(bytes))
 }
 
 /// Reads how many processes a container may have.
-pub(crate) fn pids(text: &str) -> Result<Most<u32>, String> {
+pub(crate) fn pids(text: &str) -> Result<Limit<u32>, String> {
     if text == NONE {
-        return Ok(Most(None));
+        return Ok(None);
     }
     let pids = text.parse().map_err(|_| "write a number, or `none` for no limit")?;
-    Ok(Most(Some(pids)))
+    Ok(Some(pids))
 }
 
 /// Reads the name of a capability, and writes it as engines do: `cap_net_admin` is `NET_ADMIN`.
@@ -84,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_size_has_a_unit_of_1024() {
-        let check = |text: &str, bytes| assert_eq!(memory(text), Ok(Most(bytes)), "{text}");
+        let check = |text: &str, bytes| assert_eq!(memory(text), Ok(bytes), "{text}");
         check("none", None);
         check("7", Some(7));
         check("7b", Some(7));
@@ -102,14 +101,14 @@ mod tests {
     #[test]
     fn a_size_is_written_as_it_is_read() {
         for text in ["none", "0", "7", "1000", "3k", "512m", "1536m", "2g"] {
-            assert_eq!(memory_text(memory(text).unwrap().0), text);
+            assert_eq!(memory_text(memory(text).unwrap()), text);
         }
     }
 
     #[test]
     fn processes_are_counted() {
-        assert_eq!(pids("none"), Ok(Most(None)));
-        assert_eq!(pids("64"), Ok(Most(Some(64))));
+        assert_eq!(pids("none"), Ok(None));
+        assert_eq!(pids("64"), Ok(Some(64)));
         assert!(pids("-1").is_err() && pids("many").is_err());
     }
 

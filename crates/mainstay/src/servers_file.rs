@@ -24,17 +24,17 @@
 //!
 //! Only what differs from the default is written, and never the value of a variable or a header. Values in
 //! URLs and arguments that may be secrets are written as `HIDDEN-BY-MAINSTAY`, which reading refuses. Reading
-//! refuses what it does not know, with line and column, so a newer file cannot be half understood; a file of
-//! a newer version is refused as such.
+//! refuses unknown keys, with line and column, and files of a newer version.
 
-mod limits;
 mod read;
 mod redact;
+mod schema;
 mod write;
 
 use mainstay_core::{ServerName, ServerSpec, SpecError, Workload};
 
-use self::read::{File, Head, Values};
+use self::read::Values;
+use self::schema::{File, Head};
 use crate::context::Caller;
 
 const VERSION: u32 = 1;

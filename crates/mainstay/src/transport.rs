@@ -2,13 +2,13 @@
 
 use clap::ValueEnum;
 use mainstay_core::Transport;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// The path of an HTTP endpoint if none is given.
 pub(crate) const DEFAULT_PATH: &str = "/mcp";
 
 /// The transports, as they are called.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum TransportName {
     /// Lines on standard input and output

@@ -251,7 +251,7 @@ fn errors_tell_the_place() {
       |
     4 | shape = 1
       | ^^^^^
-    unknown field `shape`, expected one of `command`, `image`, `url`, `headers`, `cwd`, `args`, `engine`, `host`, `volumes`, `network`, `user`, `limits`, `transport`, `target-port`, `path`, `env`, `proxy`, `restart`, `clients`, `refresh`
+    unknown field `shape`, expected one of `command`, `image`, `url`, `headers`, `cwd`, `args`, `engine`, `host`, `volumes`, `network`, `user`, `transport`, `target-port`, `path`, `env`, `limits`, `clients`, `refresh`, `proxy`, `restart`
     ");
     insta::assert_snapshot!(error("version = 1\n[servers.Bad_Name]\ncommand = ['x']\n"), @"
     TOML parse error at line 2, column 10
@@ -265,7 +265,7 @@ fn errors_tell_the_place() {
       |
     4 | env.A = 1
       |         ^
-    invalid type: integer `1`, expected a string or `{ from-env = "NAME" }`
+    expected a string or `{ from-env = "NAME" }`
     "#);
     insta::assert_snapshot!(error("version = 1\n[servers.a]\ncommand = ['x']\nrestart.cap = 'x'\n"), @"
     TOML parse error at line 4, column 15
@@ -279,7 +279,7 @@ fn errors_tell_the_place() {
       |
     4 | limits.pids = -1
       |               ^^
-    invalid value: integer `-1`, expected a number or "none"
+    write a number, or `none` for no limit
     "#);
     insta::assert_snapshot!(error("version = 1\n[servers.a]\nimage = 'x'\nvolumes = ['./a:/b']\n"), @"
     TOML parse error at line 4, column 11

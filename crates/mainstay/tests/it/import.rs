@@ -43,7 +43,7 @@ fn a_field_that_is_unknown() {
       |
     4 | envs.A = 'x'
       | ^^^^
-    unknown field `envs`, expected one of `command`, `image`, `url`, `headers`, `cwd`, `args`, `engine`, `host`, `volumes`, `network`, `user`, `limits`, `transport`, `target-port`, `path`, `env`, `proxy`, `restart`, `clients`, `refresh`
+    unknown field `envs`, expected one of `command`, `image`, `url`, `headers`, `cwd`, `args`, `engine`, `host`, `volumes`, `network`, `user`, `transport`, `target-port`, `path`, `env`, `limits`, `clients`, `refresh`, `proxy`, `restart`
     ");
 }
 

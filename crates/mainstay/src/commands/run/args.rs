@@ -9,7 +9,7 @@ use mainstay_core::{ImageRef, RefreshMode, RemoteUrl, ServerName};
 
 use super::container;
 use crate::clients;
-use crate::limits::{self, Most};
+use crate::limits::{self, Limit};
 use crate::text::duration;
 use crate::transport::TransportName;
 
@@ -99,10 +99,10 @@ pub(super) struct ContainerArgs {
     pub(super) user: Option<String>,
     /// Memory limit, such as `2g`, or `none` [default: 512m]
     #[arg(hide_short_help = true, long, value_name = "SIZE", value_parser = limits::memory)]
-    pub(super) memory: Option<Most<u64>>,
+    pub(super) memory: Option<Limit<u64>>,
     /// Limit of processes, or `none` [default: 256]
     #[arg(hide_short_help = true, long, value_name = "N", value_parser = limits::pids)]
-    pub(super) pids_limit: Option<Most<u32>>,
+    pub(super) pids_limit: Option<Limit<u32>>,
     /// Keep a capability, such as `NET_ADMIN`; all others are dropped
     #[arg(hide_short_help = true, long, value_name = "CAP", value_parser = limits::capability)]
     pub(super) cap_add: Vec<String>,

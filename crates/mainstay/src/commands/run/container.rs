@@ -10,7 +10,7 @@ use super::args::{Args, ContainerArgs, EngineName};
 use super::describe::{env_from, misfit, no_headers, transport_from};
 use crate::context::Caller;
 use crate::error::CliError;
-use crate::limits::{Most, memory_text};
+use crate::limits::memory_text;
 
 /// The container that the arguments describe. What they leave out is as `old` says, or else the default.
 pub(super) fn container_from(
@@ -119,8 +119,8 @@ pub(super) fn no_container(args: &ContainerArgs) -> Result<(), CliError> {
 
 fn limits_from(args: &ContainerArgs, old: &Limits) -> Limits {
     Limits {
-        memory: args.memory.map_or(old.memory, |Most(memory)| memory),
-        pids: args.pids_limit.map_or(old.pids, |Most(pids)| pids),
+        memory: args.memory.unwrap_or(old.memory),
+        pids: args.pids_limit.unwrap_or(old.pids),
         cap_add: match &args.cap_add[..] {
             [] => old.cap_add.clone(),
             given => given.iter().cloned().collect(),

@@ -15,7 +15,6 @@ use super::container::{container_from, no_container, too_little_memory};
 use crate::context::Caller;
 use crate::environment;
 use crate::error::CliError;
-use crate::limits::Most;
 use crate::transport::{Mismatch, TransportName};
 
 /// The server that the arguments describe; the files of variables have been read already. What they leave out is as
@@ -47,7 +46,7 @@ pub(super) fn spec_from(
     };
     match (spec.validate(), args.container.memory) {
         (Ok(()), _) => Ok(spec),
-        (Err(SpecError::TooLow { field: "memory", .. }), Some(Most(Some(limit)))) => {
+        (Err(SpecError::TooLow { field: "memory", .. }), Some(Some(limit))) => {
             Err(too_little_memory(limit))
         }
         (Err(error), _) => Err(CliError::usage(error.to_string())),
