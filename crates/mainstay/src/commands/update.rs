@@ -5,30 +5,33 @@
 //! old program is restored and its daemon serves.
 
 mod candidate;
-mod error;
-mod hand_over;
 mod installed;
 mod lock;
 mod trial;
 
+use std::io;
 use std::path::{Path, PathBuf};
 
-use mainstay_api::DaemonInfo;
+use mainstay_api::{DaemonInfo, Request};
+use mainstay_core::with_causes;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub(crate) use self::trial::{TRIAL, make_trial_run};
 
-use self::candidate::Candidate;
-use self::error::UpdateError;
-use self::hand_over::{NotUpdated, hand_over};
 use self::installed::Installed;
 use self::lock::Locked;
+use super::succession::{NotSucceeded, succeed};
 use crate::context::Context;
 use crate::error::CliError;
 use crate::remote::Remote;
 
 /// This version.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Part of the help if the update fails before the replacement.
+const UNCHANGED: &str = "nothing was changed";
+
+const NAME_THE_FILE: &str = "name the file of the new program, as it was downloaded and unpacked";
 
 /// Replace this program by another version
 ///
@@ -49,21 +52,23 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let installed = Installed::find(&ctx.exe)?;
     let _locked = Locked::take(&instance.state_dir, installed.directory())?;
     installed.clear_leftovers();
-    let candidate = Candidate::open(&ctx.caller.absolute(&args.from)?)?;
-    candidate.check(installed.file())?;
+    let path = ctx.caller.absolute(&args.from)?;
+    let candidate = candidate::open(&path, installed.file())?;
     let remote = Remote::of(ctx)?;
     let daemon = remote.inspect().await?;
     if let Some(other) = daemon.as_ref().and_then(|daemon| installed.other_than(daemon.pid)) {
-        return Err(
-            UpdateError::OtherProgram { daemon: other, ours: installed.path().to_owned() }.into()
-        );
+        let (other, ours) = (other.display(), installed.path().display());
+        return Err(CliError::failed(
+            format!("the daemon runs `{other}`, but this program is `{ours}`"),
+            format!("update that program: `{other}` update --from FILE"),
+        ));
     }
-    if is_installed(&installed, &candidate)? {
+    if installed.has_the_bytes_of(&candidate).map_err(unreadable(&path))? {
         ctx.ui.say(nothing_to_do(&installed, daemon.as_ref()));
         return Ok(());
     }
-    let copy = installed.copy_in(candidate.file())?;
-    let trial = trial::try_out(&copy, candidate.path(), &instance.state_dir);
+    let copy = installed.copy_in(&candidate)?;
+    let trial = trial::try_out(&copy, &path, &instance.state_dir);
     let new = ctx.ui.waiting("trying the new version", trial).await?;
     ctx.ui.say(format!("version {} can read the state of this instance", new.version));
     let _signals = ignore_signals().map_err(CliError::io("signals cannot be ignored"))?;
@@ -73,8 +78,12 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
         ctx.ui.say("no daemon is running; the next command starts the new version");
         return Ok(());
     };
-    let handed = ctx.ui.waiting("handing over", hand_over(&remote, &installed, &old)).await;
-    handed.map_err(|failure| not_updated(&new.version, &installed, &old, failure))?;
+    let (program, previous) = (installed.path(), installed.previous());
+    let handed_over = succeed(&remote, &old, Some(program), Some(&previous));
+    if let Err(why) = ctx.ui.waiting("handing over", handed_over).await {
+        let restored = roll_back(&remote, &installed).await;
+        return Err(not_updated(&new.version, &installed, &old, &why, restored));
+    }
     ctx.ui.say(updated(&installed, &new.version));
     ctx.ui.say("if the new daemon dies within 30 s, the update is rolled back");
     ctx.ui.say(
@@ -90,11 +99,6 @@ pub(crate) fn clear_leftovers(exe: &Path, state_dir: &Path) {
     {
         installed.clear_leftovers();
     }
-}
-
-fn is_installed(installed: &Installed, candidate: &Candidate) -> Result<bool, UpdateError> {
-    let failed = |source| UpdateError::Read { path: candidate.path().to_owned(), source };
-    installed.has_the_bytes_of(candidate.file()).map_err(failed)
 }
 
 /// An interrupted update may have left a daemon of the previous program.
@@ -117,25 +121,40 @@ fn updated(installed: &Installed, new: &str) -> String {
     format!("{done}; the old program is kept as `{}`", installed.previous().display())
 }
 
+/// Makes sure that the old program is installed and that a daemon of it serves.
+async fn roll_back(remote: &Remote, installed: &Installed) -> Result<DaemonInfo, String> {
+    installed.restore().map_err(|error| {
+        format!("`{}` could not be restored: {error}", installed.path().display())
+    })?;
+    let daemon: DaemonInfo =
+        remote.call(&Request::Daemon).await.map_err(|error| with_causes(&error))?;
+    if !installed.was_run_by(daemon.pid) {
+        return Err(format!("the daemon (pid {}) runs another program", daemon.pid));
+    }
+    Ok(daemon)
+}
+
+/// The error after a failed hand-over: why the new daemon failed, and the result of the rollback.
 fn not_updated(
     new: &str,
     installed: &Installed,
     old: &DaemonInfo,
-    failure: NotUpdated,
+    why: &NotSucceeded,
+    restored: Result<DaemonInfo, String>,
 ) -> CliError {
-    let message = format!("not updated to {new}: {}", failure.why.cause());
-    let log = || format!("see the log: {}", old.log.display());
-    let more = failure.why.advice().map_or_else(log, str::to_owned);
-    match failure.back {
-        Ok(daemon) => CliError::failed(
-            message,
-            format!(
+    let message = format!("not updated to {new}: {}", why.cause());
+    match restored {
+        Ok(daemon) => {
+            let log = || format!("see the log: {}", old.log.display());
+            let more = why.advice().map_or_else(log, str::to_owned);
+            let help = format!(
                 "version {} is restored and running (pid {}); nothing was lost; {more}",
                 daemon.version, daemon.pid
-            ),
-        ),
-        Err(trouble) => CliError::failed(
-            format!("{message}; and the rollback failed: {trouble}"),
+            );
+            CliError::failed(message, help)
+        }
+        Err(error) => CliError::failed(
+            format!("{message}; and the rollback failed: {error}"),
             format!(
                 "move `{}` back to `{}`, then run `mainstay daemon status`",
                 installed.previous().display(),
@@ -145,9 +164,20 @@ fn not_updated(
     }
 }
 
-/// From now on, neither a key nor the end of the terminal ends this process, which would leave an untested program. All
-/// later steps have time limits.
-fn ignore_signals() -> std::io::Result<[Signal; 3]> {
+fn unreadable(path: &Path) -> impl Fn(io::Error) -> CliError {
+    let message = format!("`{}` cannot be read", path.display());
+    move |error| CliError::failed(format!("{message}: {error}"), NAME_THE_FILE)
+}
+
+fn unwritable(path: &Path) -> impl Fn(io::Error) -> CliError {
+    let message = format!("`{}` cannot be written", path.display());
+    let help = "ask the owner of the directory to replace the file, then run `mainstay daemon reload`; nothing was changed";
+    move |error| CliError::failed(format!("{message}: {error}"), help)
+}
+
+/// Keeps Ctrl-C and the end of the terminal from ending this process, which would leave an untested program installed.
+/// All later steps have time limits.
+fn ignore_signals() -> io::Result<[Signal; 3]> {
     let [interrupt, hangup, terminate] =
         [SignalKind::interrupt(), SignalKind::hangup(), SignalKind::terminate()].map(signal);
     Ok([interrupt?, hangup?, terminate?])

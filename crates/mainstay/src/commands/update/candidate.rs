@@ -1,52 +1,34 @@
-//! The file that a user wants to update to, looked at without running it.
+//! The file of the new program, checked without running it.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::OFlags;
 
-use super::error::UpdateError;
+use super::unreadable;
+use crate::error::CliError;
 
-/// A file that could be the new program.
-#[derive(Debug)]
-pub(super) struct Candidate {
-    path: PathBuf,
-    file: File,
-}
-
-impl Candidate {
-    /// Opens a regular file.
-    pub(super) fn open(path: &Path) -> Result<Self, UpdateError> {
-        let failed = |source| UpdateError::Read { path: path.to_owned(), source };
-        // Opening a pipe would wait for a writer.
-        let flags = i32::try_from(OFlags::NONBLOCK.bits()).expect("flags are small");
-        let file = File::options().read(true).custom_flags(flags).open(path).map_err(failed)?;
-        if !file.metadata().map_err(failed)?.is_file() {
-            return Err(UpdateError::NoFile(path.to_owned()));
-        }
-        Ok(Self { path: path.to_owned(), file })
+/// Opens the new program. It must be a program for the same system and processor as the present one: `exec` would hand
+/// any other file to a shell. Whether it is complete and is Mainstay is known when it has been run.
+pub(super) fn open(path: &Path, present: &File) -> Result<File, CliError> {
+    // Opening a pipe would wait for a writer.
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).expect("flags are small");
+    let file = File::options().read(true).custom_flags(flags).open(path);
+    let file = file.map_err(unreadable(path))?;
+    if !file.metadata().map_err(unreadable(path))?.is_file() {
+        let message = format!("`{}` is not a regular file", path.display());
+        return Err(CliError::failed(message, super::NAME_THE_FILE));
     }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
+    let platform = |file| platform(file).map_err(unreadable(path));
+    if platform(&file)? != platform(present)? {
+        return Err(CliError::failed(
+            format!("`{}` is not a program for this system and processor", path.display()),
+            "name the `mainstay` program itself, unpacked and built for this machine; nothing was changed",
+        ));
     }
-
-    pub(super) fn file(&self) -> &File {
-        &self.file
-    }
-
-    /// Refuses a file that is not a program for the same system and processor as the present one: `exec` would
-    /// hand it to a shell. Whether a program is whole and is Mainstay shows when it is run.
-    pub(super) fn check(&self, present: &File) -> Result<(), UpdateError> {
-        let failed = |source| UpdateError::Read { path: self.path.clone(), source };
-        let platform = |file| platform(file).map_err(failed);
-        if platform(&self.file)? == platform(present)? {
-            return Ok(());
-        }
-        Err(UpdateError::Platform { path: self.path.clone() })
-    }
+    Ok(file)
 }
 
 /// What the first bytes of a program say about its system and processor. In ELF these are the magic number with
@@ -71,17 +53,20 @@ mod tests {
 
     use super::*;
 
+    fn error(path: &Path) -> Option<String> {
+        let present = File::open(std::env::current_exe().unwrap()).unwrap();
+        open(path, &present).err().map(|error| error.to_string())
+    }
+
     fn is_refused(bytes: &[u8]) -> bool {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("mainstay");
         fs::write(&path, bytes).unwrap();
-        let present = File::open(std::env::current_exe().unwrap()).unwrap();
-        let checked = Candidate::open(&path).unwrap().check(&present);
-        matches!(checked, Err(UpdateError::Platform { .. }))
+        error(&path).is_some_and(|error| error.contains("is not a program for this system"))
     }
 
     #[test]
-    fn only_programs_for_this_machine_are_run() {
+    fn a_program_for_another_platform_is_refused() {
         let mut head = fs::read(std::env::current_exe().unwrap()).unwrap();
         head.truncate(64);
         assert!(!is_refused(&head));
@@ -97,13 +82,13 @@ mod tests {
     }
 
     #[test]
-    fn only_files_are_read() {
+    fn only_regular_files_are_read() {
         let dir = tempfile::tempdir().unwrap();
-        let open = |path: &Path| Candidate::open(path).unwrap_err();
-        assert!(matches!(open(dir.path()), UpdateError::NoFile(_)));
-        assert!(matches!(open(&dir.path().join("none")), UpdateError::Read { .. }));
+        let open = |path: &Path| error(path).unwrap();
+        assert!(open(dir.path()).ends_with("is not a regular file"));
+        assert!(open(&dir.path().join("none")).contains("cannot be read: No such file"));
         let pipe = dir.path().join("pipe");
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).unwrap();
-        assert!(matches!(open(&pipe), UpdateError::NoFile(_)));
+        assert!(open(&pipe).ends_with("is not a regular file"));
     }
 }

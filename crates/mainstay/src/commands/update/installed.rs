@@ -5,14 +5,15 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use tempfile::TempPath;
 
-use super::error::UpdateError;
+use super::{unreadable, unwritable};
+use crate::error::CliError;
 
 /// The program that an update replaces.
 #[derive(Debug)]
@@ -25,10 +26,9 @@ pub(super) struct Installed {
 
 impl Installed {
     /// The program at this path. A link to it is followed, and stays.
-    pub(super) fn find(exe: &Path) -> Result<Self, UpdateError> {
-        let failed = |source| UpdateError::Read { path: exe.to_owned(), source };
-        let path = exe.canonicalize().map_err(failed)?;
-        let file = File::open(&path).map_err(failed)?;
+    pub(super) fn find(exe: &Path) -> Result<Self, CliError> {
+        let path = exe.canonicalize().map_err(unreadable(exe))?;
+        let file = File::open(&path).map_err(unreadable(exe))?;
         let directory = path.parent().unwrap_or(Path::new("/")).to_owned();
         Ok(Self { path, directory, file })
     }
@@ -60,23 +60,16 @@ impl Installed {
 
     /// Copies a program beside this one, with the same rights, and onto the disk. It is gone again
     /// unless it takes the place of this one.
-    pub(super) fn copy_in(&self, mut new: &File) -> Result<TempPath, UpdateError> {
+    pub(super) fn copy_in(&self, mut new: &File) -> Result<TempPath, CliError> {
         let path = self.beside(".new");
-        let mut copy = || {
-            let (guard, mut copy) = self.occupy(&path)?;
-            io::copy(&mut new, &mut copy)?;
-            copy.sync_all()?;
-            Ok(guard)
-        };
-        copy().map_err(|source| UpdateError::Write { path: path.clone(), source })
+        self.copy_to(&path, &mut new).map_err(unwritable(&path))
     }
 
     /// Puts the new program in the place of this one, which is kept as [`Self::previous`].
-    pub(super) fn replace(&self, new: TempPath) -> Result<(), UpdateError> {
-        let failed = |path: PathBuf| move |source| UpdateError::Write { path, source };
-        self.keep().map_err(failed(self.previous()))?;
-        new.persist(&self.path).map_err(|error| failed(self.path.clone())(error.error))?;
-        self.settle().map_err(failed(self.directory.clone()))
+    pub(super) fn replace(&self, new: TempPath) -> Result<(), CliError> {
+        self.keep().map_err(unwritable(&self.previous()))?;
+        new.persist(&self.path).map_err(|error| unwritable(&self.path)(error.error))?;
+        self.settle().map_err(unwritable(&self.directory))
     }
 
     /// Makes sure that the old program is in its place, and restores it if necessary.
@@ -137,19 +130,16 @@ impl Installed {
         let kept = if fs::hard_link(&self.path, &path).is_ok() {
             TempPath::try_from_path(&path)?
         } else {
-            let (guard, mut copy) = self.occupy(&path)?;
-            io::copy(&mut File::open(&self.path)?, &mut copy)?;
-            copy.sync_all()?;
-            guard
+            self.copy_to(&path, &mut File::open(&self.path)?)?
         };
         // Two names of one file stay both; then the guard removes the one that is left over.
         fs::rename(&kept, self.previous())
     }
 
-    /// Creates a file with the owner and mode of the program.
-    fn occupy(&self, path: &Path) -> io::Result<(TempPath, File)> {
+    /// Copies a file, with the owner and mode of the program.
+    fn copy_to(&self, path: &Path, from: &mut impl Read) -> io::Result<TempPath> {
         remove(path)?;
-        let file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
+        let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
         let guard = TempPath::try_from_path(path)?;
         let ours = self.file.metadata()?;
         let theirs = file.metadata()?;
@@ -158,7 +148,9 @@ impl Installed {
             let _refused = std::os::unix::fs::fchown(&file, Some(ours.uid()), Some(ours.gid()));
         }
         file.set_permissions(fs::Permissions::from_mode(ours.mode() & 0o777 | 0o100))?;
-        Ok((guard, file))
+        io::copy(from, &mut file)?;
+        file.sync_all()?;
+        Ok(guard)
     }
 
     /// Brings the names in the directory to the disk.

@@ -4,9 +4,9 @@ use std::fs::{File, TryLockError};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use super::error::UpdateError;
+use crate::error::CliError;
 
-/// Both locks, held as long as this lives; the system lets go of them with a process that dies.
+/// Both locks, held until this is dropped or the process ends.
 #[derive(Debug)]
 pub(super) struct Locked {
     _instance: File,
@@ -15,20 +15,26 @@ pub(super) struct Locked {
 }
 
 impl Locked {
-    /// Takes both locks, or none.
-    pub(super) fn take(state_dir: &Path, program_dir: &Path) -> Result<Self, UpdateError> {
+    pub(super) fn take(state_dir: &Path, program_dir: &Path) -> Result<Self, CliError> {
+        let busy = || {
+            let help = "wait until it has finished, at most a minute";
+            CliError::failed("another update is running", help)
+        };
         let path = state_dir.join("update.lock");
-        let failed = |source| UpdateError::Lock { path: path.clone(), source };
+        let failed = |error| {
+            let message = format!("the lock `{}` cannot be taken: {error}", path.display());
+            CliError::failed(message, "`mainstay doctor` checks the directories")
+        };
         let file = File::options().create(true).append(true).mode(0o600).open(&path);
         let instance = file.map_err(failed)?;
         match instance.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(UpdateError::Busy),
+            Err(TryLockError::WouldBlock) => return Err(busy()),
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
         let program = match File::open(program_dir).map(|dir| (dir.try_lock(), dir)) {
             Ok((Ok(()), dir)) => Some(dir),
-            Ok((Err(TryLockError::WouldBlock), _)) => return Err(UpdateError::Busy),
+            Ok((Err(TryLockError::WouldBlock), _)) => return Err(busy()),
             Ok((Err(TryLockError::Error(_)), _)) | Err(_) => None,
         };
         Ok(Self { _instance: instance, _program: program })
@@ -45,7 +51,7 @@ mod tests {
         let bin = tempfile::tempdir().unwrap();
         let elsewhere = tempfile::tempdir().unwrap();
         let busy = |state: &Path, bin: &Path| {
-            matches!(Locked::take(state, bin).unwrap_err(), UpdateError::Busy)
+            Locked::take(state, bin).unwrap_err().to_string() == "another update is running"
         };
         let first = Locked::take(one.path(), bin.path()).unwrap();
         assert!(busy(one.path(), elsewhere.path()), "of an instance");

@@ -11,14 +11,14 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use mainstay_api::{ApiError, ErrorKind};
-use mainstay_core::with_causes;
+use mainstay_core::{human_duration, with_causes};
 use mainstay_hold::limits::{PREFLIGHT, PRINT_VERSION};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::error::UpdateError;
+use super::{UNCHANGED, unwritable};
 use crate::context::Context;
 use crate::error::{CliError, Exit};
 
@@ -68,19 +68,40 @@ pub(super) async fn try_out(
     copy: &Path,
     shown_as: &Path,
     state_dir: &Path,
-) -> Result<Passed, UpdateError> {
+) -> Result<Passed, CliError> {
     let program = Program { copy, shown_as };
     let answer = program.ask(VERSION, None, PRINT_VERSION).await?;
     let Some(version) = version(&answer.stdout) else {
-        return Err(UpdateError::NoMainstay { path: shown_as.to_owned(), answer: answer.shown() });
+        let (path, answer) = (shown_as.display(), answer.shown());
+        return Err(CliError::failed(
+            format!("`{path}` is not Mainstay: its answer to `--version` is {answer}"),
+            "name the `mainstay` program itself, unpacked; download it again if it may be incomplete; nothing was changed",
+        ));
     };
-    let version = version.to_owned();
     let dir = TrialDir::create(state_dir)?;
-    let answer = program.ask(TRIAL, Some(&dir.0), PREFLIGHT).await?;
-    match serde_json::from_slice(&answer.stdout) {
+    let trial = program.ask(TRIAL, Some(&dir.0), PREFLIGHT).await?;
+    match serde_json::from_slice(&trial.stdout) {
         Ok(TrialResult::Passed(passed)) => Ok(passed),
-        Ok(TrialResult::Failed { error }) => Err(UpdateError::Trial { version, error }),
-        Err(_) => Err(UpdateError::NoTrial { version, answer: answer.shown() }),
+        Ok(TrialResult::Failed { error }) => Err(CliError::failed(
+            format!("version {version} cannot read the state of this instance: {error}"),
+            trial_help(error.help.as_deref()),
+        )),
+        Err(_) => Err(CliError::failed(
+            format!(
+                "version {version} does not support this update: its answer to the trial run is {}",
+                trial.shown()
+            ),
+            UNCHANGED,
+        )),
+    }
+}
+
+/// The help of the new program, which may contain [`UNCHANGED`] already.
+fn trial_help(help: Option<&str>) -> String {
+    match help {
+        Some(help) if help.contains(UNCHANGED) => format!("it says: {help}"),
+        Some(help) => format!("it says: {help}; {UNCHANGED}"),
+        None => UNCHANGED.to_owned(),
     }
 }
 
@@ -95,7 +116,7 @@ fn version(output: &[u8]) -> Option<&str> {
 struct TrialDir(PathBuf);
 
 impl TrialDir {
-    fn create(state_dir: &Path) -> Result<Self, UpdateError> {
+    fn create(state_dir: &Path) -> Result<Self, CliError> {
         let dir = state_dir.join("rehearsal");
         let make = || {
             match fs::remove_dir_all(&dir) {
@@ -104,7 +125,7 @@ impl TrialDir {
             }
             DirBuilder::new().mode(0o700).create(&dir)
         };
-        make().map_err(|source| UpdateError::Write { path: dir.clone(), source })?;
+        make().map_err(unwritable(&dir))?;
         Ok(Self(dir))
     }
 }
@@ -135,8 +156,8 @@ impl Program<'_> {
         argument: &'static str,
         dir: Option<&Path>,
         limit: Duration,
-    ) -> Result<Answer, UpdateError> {
-        let path = || self.shown_as.to_owned();
+    ) -> Result<Answer, CliError> {
+        let path = self.shown_as.display();
         let mut command = Command::new(self.copy);
         mainstay_hold::descriptors::pass_only_stdio(command.as_std_mut());
         command.arg(argument).args(dir).current_dir("/").kill_on_drop(true);
@@ -151,8 +172,15 @@ impl Program<'_> {
         };
         match timeout(limit, talk).await {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(source)) => Err(UpdateError::Start { path: path(), source }),
-            Err(_) => Err(UpdateError::Late { path: path(), argument, limit }),
+            Ok(Err(error)) => Err(CliError::failed(
+                format!("`{path}` cannot be started: {error}"),
+                "libraries may be missing, or its file system may not allow programs; nothing was changed",
+            )),
+            Err(_) => {
+                let limit = human_duration(limit);
+                let message = format!("`{path}` has not answered `{argument}` within {limit}");
+                Err(CliError::failed(message, UNCHANGED))
+            }
         }
     }
 }
@@ -211,6 +239,15 @@ mod tests {
         assert_eq!(read("{}"), None);
     }
 
+    #[test]
+    fn nothing_was_changed_is_part_of_the_help_once() {
+        let full = "free some space; nothing was changed";
+        assert_eq!(trial_help(Some(full)), "it says: free some space; nothing was changed");
+        let help = trial_help(Some("use another directory"));
+        assert_eq!(help, "it says: use another directory; nothing was changed");
+        assert_eq!(trial_help(None), "nothing was changed");
+    }
+
     async fn check(script: &str, expected: &str) {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("program");
@@ -220,7 +257,7 @@ mod tests {
         fs::create_dir_all(state.join("rehearsal/left")).unwrap();
         let told = match try_out(&program, Path::new("new"), &state).await {
             Ok(passed) => format!("{passed:?}"),
-            Err(error) => mainstay_core::with_causes(&error),
+            Err(error) => with_causes(&error),
         };
         assert_eq!(told, expected);
     }
