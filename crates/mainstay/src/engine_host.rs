@@ -19,30 +19,15 @@ impl From<Unusable> for CliError {
     }
 }
 
-/// Stores the caller's engine in the spec of a container that has none.
-pub(crate) fn settle(
+/// Stores the caller's engine in the spec of a container that has none, or with `replace` in any container.
+pub(crate) fn set_engine(
     spec: &mut ServerSpec,
-    caller: &Caller,
-    files: &dyn Files,
-) -> Result<(), Unusable> {
-    match &mut spec.workload {
-        Workload::Container(container) if container.host.is_none() => {
-            let named = discover::named(container.engine, &env(caller), files)?;
-            container.host = named.map(|engine| engine.address.to_string());
-        }
-        Workload::Container(_) | Workload::Process(_) | Workload::Remote(_) => {}
-    }
-    Ok(())
-}
-
-/// The same for an image that the caller names: the engine that the caller's tools use wins over the one that the
-/// server had.
-pub(crate) fn settle_again(
-    spec: &mut ServerSpec,
+    replace: bool,
     caller: &Caller,
     files: &dyn Files,
 ) -> Result<(), Unusable> {
     if let Workload::Container(container) = &mut spec.workload
+        && (replace || container.host.is_none())
         && let Some(engine) = discover::named(container.engine, &env(caller), files)?
     {
         container.host = Some(engine.address.to_string());
@@ -69,7 +54,7 @@ mod tests {
         let settled = |workload: serde_json::Value| {
             let spec = serde_json::json!({ "name": "time", "workload": workload });
             let mut spec: ServerSpec = serde_json::from_value(spec).unwrap();
-            settle(&mut spec, &caller, &Disk).unwrap();
+            set_engine(&mut spec, false, &caller, &Disk).unwrap();
             spec.workload
         };
         let host = |workload| match workload {
@@ -86,7 +71,7 @@ mod tests {
             let workload = serde_json::json!({ "container": image(Some("unix:///x")) });
             let spec = serde_json::json!({ "name": "time", "workload": workload });
             let mut spec: ServerSpec = serde_json::from_value(spec).unwrap();
-            settle_again(&mut spec, caller, &Disk).unwrap();
+            set_engine(&mut spec, true, caller, &Disk).unwrap();
             host(spec.workload)
         };
         assert_eq!(moved(&caller).as_deref(), Some("tcp://d:1?certs=/certs"));

@@ -38,9 +38,9 @@ pub(crate) fn from_file(file: &Path, text: &str) -> Result<Vec<(String, EnvVar)>
 }
 
 fn inherited(key: &str, caller: &Caller) -> Result<String, CliError> {
-    let value = caller.var(key).ok_or_else(|| CliError::Usage {
-        message: format!("-e {key}: the variable is not set in your environment"),
-        help: Some(format!("give its value: `-e {key}=VALUE`")),
+    let value = caller.var(key).ok_or_else(|| {
+        let message = format!("-e {key}: the variable is not set in your environment");
+        CliError::misuse(message, format!("give its value: `-e {key}=VALUE`"))
     })?;
     let text = value.to_str().map(str::to_owned);
     text.ok_or_else(|| CliError::usage(format!("-e {key}: its value is not valid UTF-8")))

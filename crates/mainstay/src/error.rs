@@ -159,6 +159,10 @@ impl CliError {
         Self::Usage { message: message.into(), help: None }
     }
 
+    pub(crate) fn misuse(message: impl Into<String>, help: impl Into<String>) -> Self {
+        Self::Usage { message: message.into(), help: Some(help.into()) }
+    }
+
     pub(crate) fn failed(message: impl Into<String>, help: impl Into<String>) -> Self {
         Self::Failed { message: message.into(), help: Some(help.into()) }
     }

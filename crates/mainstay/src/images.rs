@@ -20,8 +20,10 @@ pub(crate) async fn ask_with_images<T: DeserializeOwned>(
 ) -> Result<T, CliError> {
     match ctx.ask(what, request).await {
         Err(CliError::Api(error)) if error.kind == ErrorKind::NoImage => {
-            for (spec, container) in containers(specs) {
-                pull(ctx, spec, container).await?;
+            for spec in specs {
+                if let Workload::Container(container) = &spec.workload {
+                    pull(ctx, spec, container).await?;
+                }
             }
             ctx.ask(what, request).await
         }
@@ -48,12 +50,4 @@ async fn pull(
     let done = remote.stream(&request, each).await;
     bar.finish_and_clear();
     done
-}
-
-/// The servers that run in containers.
-fn containers(specs: &[ServerSpec]) -> impl Iterator<Item = (&ServerSpec, &ContainerSpec)> {
-    specs.iter().filter_map(|spec| match &spec.workload {
-        Workload::Container(container) => Some((spec, container)),
-        Workload::Process(_) | Workload::Remote(_) => None,
-    })
 }

@@ -73,13 +73,10 @@ fn is_pair(argument: &str) -> bool {
 fn from_pairs(given: &[String]) -> Result<Box<RawValue>, CliError> {
     let mut object = serde_json::Map::new();
     for pair in given {
-        let (key, value) =
-            pair.split_once('=').filter(|_| is_pair(pair)).ok_or_else(|| CliError::Usage {
-                message: format!("`{pair}` is not KEY=VALUE"),
-                help: Some(
-                    "give each argument as KEY=VALUE, or all of them as one JSON object".to_owned(),
-                ),
-            })?;
+        let Some((key, value)) = pair.split_once('=').filter(|_| is_pair(pair)) else {
+            let help = "give each argument as KEY=VALUE, or all of them as one JSON object";
+            return Err(CliError::misuse(format!("`{pair}` is not KEY=VALUE"), help));
+        };
         let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
         if object.insert(key.to_owned(), value).is_some() {
             return Err(CliError::usage(format!("the argument `{key}` is given twice")));
@@ -91,9 +88,9 @@ fn from_pairs(given: &[String]) -> Result<Box<RawValue>, CliError> {
 /// The arguments on one line, otherwise untouched: numbers and the order of keys are the tool's
 /// business. A line's end inside JSON is always white space between two tokens.
 fn arguments(text: &str) -> Result<Box<RawValue>, CliError> {
-    let usage = |problem: String| CliError::Usage {
-        message: format!("the arguments must be a JSON object: {problem}"),
-        help: Some(r#"write them like this: '{"city": "Paris"}'"#.to_owned()),
+    let usage = |problem: String| {
+        let message = format!("the arguments must be a JSON object: {problem}");
+        CliError::misuse(message, r#"write them like this: '{"city": "Paris"}'"#)
     };
     let line = text.replace(['\n', '\r'], " ");
     // Checked in the original, so that the position in an error is the one in the user's text.

@@ -3,7 +3,7 @@
 use mainstay_api::{ClientReport, Outcome, Request, Which};
 use mainstay_core::{ServerName, Status};
 
-use super::readiness::{self, Wait, Waited};
+use super::readiness::{self, Wait};
 use crate::clients;
 use crate::context::{Context, now};
 use crate::error::CliError;
@@ -83,9 +83,8 @@ pub(crate) async fn start(
         }
         let name = outcome.name.clone();
         let wait = Wait { name: &name, since: Some(since), through_absence: false };
-        let server = match wait.finish(ctx).await? {
-            Waited::Settled(server) => server,
-            Waited::Interrupted => return Err(readiness::interrupted(&name, ctx)),
+        let Some(server) = wait.finish(ctx).await? else {
+            return Err(readiness::interrupted(&name, ctx));
         };
         outcome.status = Some(server.status);
         match readiness::verdict(&server, true) {

@@ -33,12 +33,12 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     if let Some(home) = &args.home {
         let home = ctx.caller.absolute(home)?;
-        // Whoever connects wants a Mainstay that is there; a wrong directory must not become one.
+        // A mistyped directory must not become a new instance.
         if !home.is_dir() {
-            return Err(CliError::Usage {
-                message: format!("--home: there is not a directory `{}`", home.display()),
-                help: Some("give the MAINSTAY_HOME of the Mainstay that has the server".to_owned()),
-            });
+            return Err(CliError::misuse(
+                format!("--home: the directory `{}` does not exist", home.display()),
+                "give the MAINSTAY_HOME of the instance that has the server",
+            ));
         }
         ctx.caller = ctx.caller.clone().with_var("MAINSTAY_HOME", home);
     }

@@ -45,7 +45,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
         read => read.map_err(refused)?,
     };
     for spec in &mut specs {
-        engine_host::settle(spec, &ctx.caller, &Disk)?;
+        engine_host::set_engine(spec, false, &ctx.caller, &Disk)?;
     }
     let around = clients::around(&ctx.caller);
     let request = Request::Import { specs: specs.clone(), replace: args.replace, around };

@@ -37,25 +37,17 @@ pub(super) struct Wait<'a> {
     pub(super) through_absence: bool,
 }
 
-/// How a wait ended.
-#[derive(Debug)]
-pub(super) enum Waited {
-    /// The server is ready, or a run of it has failed.
-    Settled(Box<ServerInfo>),
-    /// The user pressed Ctrl-C. The server is still starting.
-    Interrupted,
-}
-
 impl Wait<'_> {
-    /// Waits until the server is ready or has failed once. A terminal shows its last line meanwhile.
-    pub(super) async fn finish(&self, ctx: &mut Context) -> Result<Waited, CliError> {
+    /// Waits until the server is ready or has failed once. None if the user pressed Ctrl-C. A terminal shows its last
+    /// line meanwhile.
+    pub(super) async fn finish(&self, ctx: &mut Context) -> Result<Option<ServerInfo>, CliError> {
         let remote = Remote::of(ctx)?;
         let spinner = ctx.ui.spinner(&format!("starting {}", self.name));
         let waited = tokio::select! {
-            settled = self.settled(&remote, &spinner, ctx) => settled.map(Waited::Settled),
+            settled = self.settled(&remote, &spinner, ctx) => settled.map(Some),
             never = self.show_lines(&remote, &spinner) => match never {},
             // If the signal cannot be caught, it ends the process as usual.
-            Ok(()) = tokio::signal::ctrl_c() => Ok(Waited::Interrupted),
+            Ok(()) = tokio::signal::ctrl_c() => Ok(None),
         };
         spinner.finish_and_clear();
         waited
@@ -66,13 +58,13 @@ impl Wait<'_> {
         remote: &Remote,
         spinner: &ProgressBar,
         ctx: &mut Context,
-    ) -> Result<Box<ServerInfo>, CliError> {
+    ) -> Result<ServerInfo, CliError> {
         let request = Request::Settle { name: self.name.clone(), any_end: true, since: self.since };
         let mut told = false;
         loop {
             let server: ServerInfo = remote.call(&request).await?;
             if !(self.through_absence && server.status == Status::Waiting) {
-                return Ok(Box::new(server));
+                return Ok(server);
             }
             if !std::mem::replace(&mut told, true) {
                 let line = format!("{}: {}", server.name, tame(&server.reason));

@@ -16,7 +16,7 @@ pub(crate) use self::args::Args;
 use self::changes::changes;
 use self::container::mount_warnings;
 use self::describe::spec_from;
-use super::readiness::{self, Wait, Waited};
+use super::readiness::{self, Wait};
 use crate::clients;
 use crate::context::Context;
 use crate::engine_host;
@@ -34,10 +34,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let is_new = present.is_none();
     let old = present.filter(|_| args.replace);
     let mut spec = spec_from(&args, &ctx.caller, files, old.as_ref())?;
-    if args.container.image.is_some() {
-        engine_host::settle_again(&mut spec, &ctx.caller, &Disk)?;
-    }
-    engine_host::settle(&mut spec, &ctx.caller, &Disk)?;
+    engine_host::set_engine(&mut spec, args.container.image.is_some(), &ctx.caller, &Disk)?;
     if let Some(error) = quoted_command(&spec, Path::exists) {
         return Err(error);
     }
@@ -124,9 +121,9 @@ fn quoted_command(spec: &ServerSpec, exists: impl Fn(&Path) -> bool) -> Option<C
     let is_program =
         exists(&process.cwd.join(word)) || dirs.into_iter().any(|dir| exists(&dir.join(word)));
     let is_quoted = word.trim().contains(char::is_whitespace) && !is_program;
-    is_quoted.then(|| CliError::Usage {
-        message: format!("program `{word}` not found"),
-        help: Some(format!("leave out the quotes: `mainstay run {} -- {word}`", spec.name)),
+    is_quoted.then(|| {
+        let help = format!("leave out the quotes: `mainstay run {} -- {word}`", spec.name);
+        CliError::misuse(format!("program `{word}` not found"), help)
     })
 }
 
@@ -210,10 +207,7 @@ async fn first_moments(
         return watch(&args.name, accepted, ctx).await.map(Some);
     }
     let wait = Wait { name: &args.name, since: None, through_absence: args.wait };
-    Ok(match wait.finish(ctx).await? {
-        Waited::Settled(server) => Some((*server, true)),
-        Waited::Interrupted => None,
-    })
+    Ok(wait.finish(ctx).await?.map(|server| (server, true)))
 }
 
 async fn watch(

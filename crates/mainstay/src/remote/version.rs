@@ -15,60 +15,49 @@ use crate::ui::Ui;
 const OURS: &str = env!("CARGO_PKG_VERSION");
 
 /// One process is one command, or one life of `connect`.
-static TOLD: Once = Once::new();
+static WARNED: Once = Once::new();
 
 /// Warns that the daemon has another version, unless this was done before or the request is about to change it.
 pub(super) fn warn(hello: &Hello, request: &Request) {
     if matches!(request, Request::Reload { .. } | Request::Shutdown { .. }) {
         return;
     }
-    let lasting = matches!(request, Request::Http { .. });
-    let who = if lasting { Program::Connect } else { Program::Command };
-    say(&hello.mainstay, who);
+    say(&hello.mainstay, matches!(request, Request::Http { .. }));
 }
 
 /// The same, for a command that has asked the daemon about itself.
 pub(crate) fn tell_of(daemon: &DaemonInfo) {
-    say(&daemon.version, Program::Command);
+    say(&daemon.version, false);
 }
 
-fn say(theirs: &str, who: Program) {
-    if let Some(notice) = notice(OURS, theirs, who) {
-        TOLD.call_once(|| Ui::new().say(notice));
+fn say(theirs: &str, is_connect: bool) {
+    if let Some(notice) = notice(OURS, theirs, is_connect) {
+        WARNED.call_once(|| Ui::new().say(notice));
     }
 }
 
-/// What this program is at the moment.
-#[derive(Debug, Clone, Copy)]
-enum Program {
-    /// A command that is over soon.
-    Command,
-    /// What a client started, and keeps.
-    Connect,
-}
-
-/// What is to be said about two versions. Nothing if they are the same.
-fn notice(ours: &str, theirs: &str, who: Program) -> Option<String> {
+/// The warning about two versions. None if they are the same.
+fn notice(ours: &str, theirs: &str, is_connect: bool) -> Option<String> {
     if ours == theirs {
         return None;
     }
     let reload = "`mainstay daemon reload` updates the daemon";
-    let notice = match (order(ours, theirs), who) {
-        (Some(Ordering::Less), Program::Command) => format!(
-            "this program is version {ours}, older than the daemon ({theirs}); use the program of the daemon"
-        ),
-        (Some(Ordering::Less), Program::Connect) => format!(
-            "this program is version {ours}, older than the daemon ({theirs}); \
-             its client uses the newer version after its next start"
-        ),
-        (Some(Ordering::Greater), Program::Command | Program::Connect) => {
+    Some(match order(ours, theirs) {
+        Some(Ordering::Less) => {
+            let then = if is_connect {
+                "its client uses the newer version after its next start"
+            } else {
+                "use the program of the daemon"
+            };
+            format!("this program is version {ours}, older than the daemon ({theirs}); {then}")
+        }
+        Some(Ordering::Greater) => {
             format!("the daemon is version {theirs}, older than this program ({ours}); {reload}")
         }
-        (Some(Ordering::Equal) | None, Program::Command | Program::Connect) => {
+        Some(Ordering::Equal) | None => {
             format!("the daemon is version {theirs}, this program {ours}; {reload}")
         }
-    };
-    Some(notice)
+    })
 }
 
 /// The order of two versions, if they are semantic versions.
@@ -82,24 +71,23 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(ours: &str, theirs: &str, who: Program, expected: Option<&str>) {
-        assert_eq!(notice(ours, theirs, who).as_deref(), expected);
+    fn check(ours: &str, theirs: &str, is_connect: bool, expected: Option<&str>) {
+        assert_eq!(notice(ours, theirs, is_connect).as_deref(), expected);
     }
 
     #[test]
     fn the_older_side_is_named_with_what_to_do() {
-        use Program as P;
-        check("0.1.0", "0.1.0", P::Command, None);
-        for who in [P::Command, P::Connect] {
+        check("0.1.0", "0.1.0", false, None);
+        for is_connect in [false, true] {
             let expected = "the daemon is version 0.9.0, older than this program (0.10.0); \
                             `mainstay daemon reload` updates the daemon";
-            check("0.10.0", "0.9.0", who, Some(expected));
+            check("0.10.0", "0.9.0", is_connect, Some(expected));
         }
         let expected = "this program is version 0.1.0-rc.1, older than the daemon (0.1.0); use the program of the daemon";
-        check("0.1.0-rc.1", "0.1.0", P::Command, Some(expected));
+        check("0.1.0-rc.1", "0.1.0", false, Some(expected));
         let expected = "this program is version 0.1.0, older than the daemon (1.0.0); \
                         its client uses the newer version after its next start";
-        check("0.1.0", "1.0.0", P::Connect, Some(expected));
+        check("0.1.0", "1.0.0", true, Some(expected));
     }
 
     #[test]
@@ -109,7 +97,7 @@ mod tests {
                 "the daemon is version {theirs}, this program 0.1.0; \
                  `mainstay daemon reload` updates the daemon"
             );
-            check("0.1.0", theirs, Program::Command, Some(&expected));
+            check("0.1.0", theirs, false, Some(&expected));
         }
     }
 }

@@ -293,8 +293,8 @@ fn a_home_that_is_not_there_stays_away() {
     assert_snapshot!(env.run(["connect", "time", "--home", "elsewhere"]), @"
     exit: 2
     --- stderr
-    error: --home: there is not a directory `[ROOT]/project/elsewhere`
-    help: give the MAINSTAY_HOME of the Mainstay that has the server
+    error: --home: the directory `[ROOT]/project/elsewhere` does not exist
+    help: give the MAINSTAY_HOME of the instance that has the server
     ");
     assert!(!env.work().join("elsewhere").exists());
 }

@@ -3,9 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::ValueEnum;
-use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
-use mainstay_core::{ImageRef, RefreshMode, RemoteUrl, ServerName};
+use clap::builder::{
+    NonEmptyStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser,
+};
+use mainstay_core::{EngineKind, ImageRef, OnStop, RefreshMode, RemoteUrl, ServerName, StableFrom};
+use serde::de::value::Error as ValueError;
+use serde::de::{DeserializeOwned, IntoDeserializer};
 
 use super::container;
 use crate::clients;
@@ -86,8 +89,8 @@ pub(super) struct ContainerArgs {
     #[arg(long, value_parser = container::image)]
     pub(super) image: Option<ImageRef>,
     /// Container engine [default: the first one that answers]
-    #[arg(hide_short_help = true, long, value_enum)]
-    pub(super) engine: Option<EngineName>,
+    #[arg(hide_short_help = true, long, value_parser = named::<EngineKind>(&[("docker", ""), ("podman", "")]))]
+    pub(super) engine: Option<EngineKind>,
     /// Mount a directory, a file or a named volume
     #[arg(short, long, value_name = "SOURCE:TARGET[:ro]")]
     pub(super) volume: Vec<String>,
@@ -172,7 +175,8 @@ pub(super) struct ClientArgs {
           conflicts_with = "only")]
     pub(super) no_clients: Option<bool>,
     /// When its entries are removed and added again, so that clients reconnect [default: auto]
-    #[arg(hide_short_help = true, long, value_name = "WHEN", value_parser = refresh())]
+    #[arg(hide_short_help = true, long, value_name = "WHEN",
+          value_parser = named::<RefreshMode>(&[("auto", ""), ("always", ""), ("never", "")]))]
     pub(super) refresh: Option<RefreshMode>,
 }
 
@@ -192,16 +196,18 @@ pub(super) struct RestartArgs {
     #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = duration)]
     pub(super) stable_after: Option<Duration>,
     /// What that uptime is counted from [default: ready]
-    #[arg(hide_short_help = true, long, value_enum)]
-    pub(super) stable_from: Option<StableFromName>,
+    #[arg(hide_short_help = true, long,
+          value_parser = named::<StableFrom>(&[("ready", "Its answer to `initialize`"), ("start", "Its start")]))]
+    pub(super) stable_from: Option<StableFrom>,
     /// Never restart it
     #[arg(long, value_name = "BOOL", hide_possible_values = true,
           num_args = 0..=1, require_equals = true, default_missing_value = "true",
           conflicts_with = "restart_max")]
     pub(super) no_restart: Option<bool>,
     /// What to do after `docker stop`; with Podman, it is always restarted [default: restart]
-    #[arg(hide_short_help = true, long, value_enum)]
-    pub(super) on_stop: Option<OnStopName>,
+    #[arg(hide_short_help = true, long,
+          value_parser = named::<OnStop>(&[("restart", "Restart it"), ("respect", "Leave it stopped")]))]
+    pub(super) on_stop: Option<OnStop>,
     /// Time limit for its answer to `initialize` [default: 2m]
     #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = duration)]
     pub(super) start_timeout: Option<Duration>,
@@ -210,30 +216,15 @@ pub(super) struct RestartArgs {
     pub(super) stop_timeout: Option<Duration>,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(super) enum EngineName {
-    Docker,
-    Podman,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(super) enum StableFromName {
-    /// Its answer to `initialize`
-    Ready,
-    /// Its start
-    Start,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(super) enum OnStopName {
-    /// Restart it
-    Restart,
-    /// Leave it stopped
-    Respect,
-}
-
-/// Reads `--refresh WHEN`.
-fn refresh() -> impl TypedValueParser<Value = RefreshMode> {
-    PossibleValuesParser::new(RefreshMode::ALL.map(RefreshMode::as_str))
-        .try_map(|word| word.parse::<RefreshMode>())
+/// Parses a setting by its name in files. Names may have a help text.
+fn named<T>(names: &[(&'static str, &'static str)]) -> impl TypedValueParser<Value = T>
+where
+    T: DeserializeOwned + Clone + Send + Sync + 'static,
+{
+    let value = |(name, help): &(&'static str, &'static str)| {
+        let help = Some(*help).filter(|help| !help.is_empty());
+        PossibleValue::new(name).help(help)
+    };
+    let names = PossibleValuesParser::new(names.iter().map(value));
+    names.try_map(|name| T::deserialize(IntoDeserializer::<ValueError>::into_deserializer(name)))
 }

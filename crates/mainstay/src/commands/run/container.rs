@@ -3,11 +3,11 @@
 use std::path::{Component, Path, PathBuf};
 
 use mainstay_core::{
-    ContainerSpec, EngineKind, ImageError, ImageRef, Limits, Volume, VolumeError, human_bytes,
+    ContainerSpec, ImageError, ImageRef, Limits, Volume, VolumeError, human_bytes,
 };
 
-use super::args::{Args, ContainerArgs, EngineName};
-use super::describe::{env_from, misfit, no_headers, transport_from};
+use super::args::{Args, ContainerArgs};
+use super::describe::{env_from, no_headers, transport_from};
 use crate::context::Caller;
 use crate::error::CliError;
 use crate::limits::memory_text;
@@ -21,7 +21,7 @@ pub(super) fn container_from(
     old: Option<&ContainerSpec>,
 ) -> Result<ContainerSpec, CliError> {
     if args.cwd.is_some() {
-        return Err(misfit(
+        return Err(CliError::misuse(
             "--cwd is for servers that run as a process",
             "leave it out: the image sets the directory; mount files with --volume",
         ));
@@ -29,10 +29,6 @@ pub(super) fn container_from(
     no_headers(args)?;
     let given = &args.container;
     let old = old.cloned().unwrap_or_else(|| ContainerSpec::new(image.clone()));
-    let engine = given.engine.map(|engine| match engine {
-        EngineName::Docker => EngineKind::Docker,
-        EngineName::Podman => EngineKind::Podman,
-    });
     let volumes = given.volume.iter().map(|flag| volume_from(flag, caller));
     let volumes: Vec<Volume> = volumes.collect::<Result<_, _>>()?;
     Ok(ContainerSpec {
@@ -42,8 +38,8 @@ pub(super) fn container_from(
         limits: limits_from(given, &old.limits),
         args: if args.command.is_empty() { old.args } else { args.command.clone() },
         // An engine of another kind is elsewhere.
-        host: old.host.filter(|_| engine.is_none() || engine == old.engine),
-        engine: engine.or(old.engine),
+        host: old.host.filter(|_| given.engine.is_none() || given.engine == old.engine),
+        engine: given.engine.or(old.engine),
         volumes: if volumes.is_empty() { old.volumes } else { volumes },
         network: given.network.clone().or(old.network),
         user: given.user.clone().or(old.user),
@@ -109,8 +105,8 @@ pub(super) fn no_container(args: &ContainerArgs) -> Result<(), CliError> {
         ("--no-init", args.no_init.is_some()),
     ];
     match flags.into_iter().find(|(_, given)| *given) {
-        Some((flag, _)) => Err(misfit(
-            &format!("{flag} is for servers in containers"),
+        Some((flag, _)) => Err(CliError::misuse(
+            format!("{flag} is for servers in containers"),
             "give an --image, or leave out this option",
         )),
         None => Ok(()),
@@ -155,10 +151,10 @@ fn volume_from(flag: &str, caller: &Caller) -> Result<Volume, CliError> {
         None => flag.to_owned(),
     };
     text.parse().map_err(|error| match error {
-        VolumeError::Source if !source.starts_with('~') => CliError::Usage {
-            message: format!("--volume {flag}: {error}"),
-            help: Some(format!("write `./{source}` for a path in the current directory")),
-        },
+        VolumeError::Source if !source.starts_with('~') => CliError::misuse(
+            format!("--volume {flag}: {error}"),
+            format!("write `./{source}` for a path in the current directory"),
+        ),
         VolumeError::Source | VolumeError::Shape | VolumeError::Target | VolumeError::Mode => {
             wrong(error.to_string())
         }
@@ -182,7 +178,7 @@ fn without_dots(path: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use mainstay_core::{ServerSpec, Transport, Workload};
+    use mainstay_core::{EngineKind, ServerSpec, Transport, Workload};
 
     use super::super::describe::tests::spec;
     use super::*;

@@ -4,13 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use mainstay_core::{
-    ClientSettings, EnvVar, HeaderName, HeaderValue, OnStop, ProcessSpec, ProxySettings,
-    RemoteSpec, RemoteUrl, RestartPolicy, ServerSpec, SpecError, StableFrom, Transport, Workload,
+    ClientSettings, EnvVar, HeaderName, HeaderValue, ProcessSpec, ProxySettings, RemoteSpec,
+    RemoteUrl, RestartPolicy, ServerSpec, SpecError, Transport, Workload,
 };
 
-use super::args::{
-    Args, ClientArgs, OnStopName, ProxyArgs, RemoteArgs, RestartArgs, StableFromName,
-};
+use super::args::{Args, ClientArgs, ProxyArgs, RemoteArgs, RestartArgs};
 use super::container::{container_from, no_container, too_little_memory};
 use crate::context::Caller;
 use crate::environment;
@@ -29,10 +27,13 @@ pub(super) fn spec_from(
     let workload = workload_from(args, caller, env_files, old.map(|old| &old.workload))?;
     let proxy = proxy_from(&args.proxy, old.map(|old| &old.proxy));
     if args.proxy.isolate_idle.is_some() && !proxy.isolate {
-        return Err(misfit("--isolate-idle is for servers with --isolate", "add `--isolate`"));
+        return Err(CliError::misuse(
+            "--isolate-idle is for servers with --isolate",
+            "add `--isolate`",
+        ));
     }
     if proxy.isolate && workload.local_transport() != Some(&Transport::Stdio) {
-        return Err(misfit(
+        return Err(CliError::misuse(
             "--isolate is for stdio servers",
             "leave it out: an HTTP server keeps its sessions apart itself",
         ));
@@ -74,9 +75,10 @@ fn workload_from(
     };
     let image = args.container.image.as_ref().or(kept_image);
     match (args.remote.url.as_ref().or(kept_url), image) {
-        (Some(_), Some(_)) => {
-            Err(misfit("a server has either an --image or a --url", "leave out one of the two"))
-        }
+        (Some(_), Some(_)) => Err(CliError::misuse(
+            "a server has either an --image or a --url",
+            "leave out one of the two",
+        )),
         (Some(url), None) => remote_from(args, url, caller, remote).map(Workload::Remote),
         (None, Some(image)) => {
             container_from(args, image, caller, env_files, container).map(Workload::Container)
@@ -93,7 +95,7 @@ fn no_stray(args: &Args) -> Result<(), CliError> {
         (None, Some(_)) => "leave it out: a --url needs no arguments",
         (None, None) => "give an image with `--image`, or a command after `--`",
     };
-    Err(misfit(&format!("unexpected argument `{word}`"), help))
+    Err(CliError::misuse(format!("unexpected argument `{word}`"), help))
 }
 
 fn process_from(
@@ -106,7 +108,7 @@ fn process_from(
     let same = old.filter(|old| args.command.is_empty() || args.command == old.command);
     let command = same.map_or(&args.command, |old| &old.command).clone();
     if command.is_empty() {
-        return Err(misfit(
+        return Err(CliError::misuse(
             "there is nothing to run",
             "give a command after `--`, an --image, or the --url of a remote server",
         ));
@@ -132,7 +134,10 @@ fn remote_from(
     old: Option<&RemoteSpec>,
 ) -> Result<RemoteSpec, CliError> {
     if !args.command.is_empty() {
-        return Err(misfit("a server has either a command or a --url", "leave out one of the two"));
+        return Err(CliError::misuse(
+            "a server has either a command or a --url",
+            "leave out one of the two",
+        ));
     }
     no_container(&args.container)?;
     let local = args.transport == Some(TransportName::Stdio)
@@ -142,7 +147,7 @@ fn remote_from(
         || !args.env.is_empty()
         || !args.env_file.is_empty();
     if local {
-        return Err(misfit(
+        return Err(CliError::misuse(
             "--transport stdio, --target-port, --path, --cwd, --env and --env-file are for local servers",
             "leave them out; give headers with --header-env",
         ));
@@ -160,9 +165,9 @@ fn remote_from(
     let dropped = dropped.filter(|name| !headers.contains_key(*name));
     let dropped: Vec<String> = dropped.map(|name| format!("`{name}`")).collect();
     if !dropped.is_empty() {
-        return Err(misfit(
+        return Err(CliError::misuse(
             "headers are not kept for another host",
-            &format!(
+            format!(
                 "give {} again with --header-env, or drop all settings with --reset",
                 dropped.join(", ")
             ),
@@ -176,15 +181,10 @@ pub(super) fn no_headers(args: &Args) -> Result<(), CliError> {
     if args.remote.header.is_empty() && args.remote.header_env.is_empty() {
         return Ok(());
     }
-    Err(misfit(
+    Err(CliError::misuse(
         "--header and --header-env are for remote servers",
         "give a --url instead of a command, or set a variable with -e",
     ))
-}
-
-/// Arguments that do not go together.
-pub(super) fn misfit(message: &str, help: &str) -> CliError {
-    CliError::Usage { message: message.to_owned(), help: Some(help.to_owned()) }
 }
 
 /// A header that was given, and the variable that its value is from.
@@ -263,10 +263,10 @@ pub(super) fn transport_from(args: &Args, old: Option<&Transport>) -> Result<Tra
     let path = args.path.as_deref().or(old_path);
     let transport = name.with(args.target_port.or(old_port), path);
     transport.map_err(|mismatch| match mismatch {
-        Mismatch::NotHttp => CliError::Usage {
-            message: "--target-port and --path are for HTTP servers".to_owned(),
-            help: Some("add `--transport streamable-http`".to_owned()),
-        },
+        Mismatch::NotHttp => CliError::misuse(
+            "--target-port and --path are for HTTP servers",
+            "add `--transport streamable-http`",
+        ),
         Mismatch::NoPort => CliError::usage("--transport streamable-http needs --target-port"),
     })
 }
@@ -282,14 +282,8 @@ fn policy_from(args: &RestartArgs, old: Option<&RestartPolicy>) -> RestartPolicy
         initial: args.restart_initial.unwrap_or(old.initial),
         cap: args.restart_cap.unwrap_or(old.cap),
         stable_after: args.stable_after.unwrap_or(old.stable_after),
-        stable_from: args.stable_from.map_or(old.stable_from, |from| match from {
-            StableFromName::Ready => StableFrom::Ready,
-            StableFromName::Start => StableFrom::Start,
-        }),
-        on_stop: args.on_stop.map_or(old.on_stop, |on_stop| match on_stop {
-            OnStopName::Restart => OnStop::Restart,
-            OnStopName::Respect => OnStop::Respect,
-        }),
+        stable_from: args.stable_from.unwrap_or(old.stable_from),
+        on_stop: args.on_stop.unwrap_or(old.on_stop),
         start_timeout: args.start_timeout.unwrap_or(old.start_timeout),
         stop_timeout: args.stop_timeout.unwrap_or(old.stop_timeout),
     }

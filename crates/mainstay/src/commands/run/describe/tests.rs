@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use clap::Parser;
-use mainstay_core::RefreshMode;
+use mainstay_core::{OnStop, RefreshMode, StableFrom};
 
 use super::*;
 
