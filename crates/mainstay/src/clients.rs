@@ -10,9 +10,9 @@ use mainstay_clients::table::variables;
 use mainstay_core::ServerSpec;
 
 pub(crate) use self::id::IdParser;
-pub(crate) use self::notice::Notice;
-pub(crate) use self::problem::{Problem, is_in_file, is_ours, problems, problems_of_all};
-pub(crate) use self::report::{lines, outlook, product};
+pub(crate) use self::notice::ReloadStep;
+pub(crate) use self::problem::{Problem, is_in_file, is_managed, problems, problems_of_all};
+pub(crate) use self::report::{lines, product, retry_hint};
 use crate::context::{Caller, Context};
 
 const NONE_CHOSEN: &str = "no client has been added yet: `mainstay client ls` lists them, `mainstay client add ID` adds your servers to one";
@@ -27,20 +27,20 @@ pub(crate) fn around(caller: &Caller) -> Around {
 }
 
 /// Says how to add a client, but only with the first servers.
-pub(crate) async fn say_none_chosen<'a>(
+pub(crate) async fn hint_if_no_client<'a>(
     specs: &[ServerSpec],
     reports: impl IntoIterator<Item = &'a ClientReport>,
     ctx: &mut Context,
 ) {
-    let Some(hint) = none_chosen(specs, reports) else { return };
+    let Some(hint) = no_client_hint(specs, reports) else { return };
     let servers: Result<Vec<ServerInfo>, _> = ctx.ask("asking the daemon", &Request::List).await;
     if servers.is_ok_and(|servers| servers.len() <= specs.len()) {
-        ctx.ui.say(hint);
+        ctx.ui.message(hint);
     }
 }
 
 /// The hint for servers that go to all added clients, if no client was added.
-fn none_chosen<'a>(
+fn no_client_hint<'a>(
     specs: &[ServerSpec],
     reports: impl IntoIterator<Item = &'a ClientReport>,
 ) -> Option<&'static str> {
@@ -79,12 +79,12 @@ pub(crate) mod tests {
             },
         };
         let named = [server(Some(&[])), server(Some(&["cursor"]))];
-        assert_eq!(none_chosen(&named, []), None);
-        assert_eq!(none_chosen(&[], []), None);
+        assert_eq!(no_client_hint(&named, []), None);
+        assert_eq!(no_client_hint(&[], []), None);
         let mixed = [server(Some(&[])), server(None)];
-        assert_eq!(none_chosen(&mixed, []), Some(NONE_CHOSEN));
+        assert_eq!(no_client_hint(&mixed, []), Some(NONE_CHOSEN));
         let same = report("zed", ClientDone::Nothing, "");
-        assert_eq!(none_chosen(&mixed, [&same]), None);
+        assert_eq!(no_client_hint(&mixed, [&same]), None);
     }
 
     #[test]

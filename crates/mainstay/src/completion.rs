@@ -102,7 +102,7 @@ fn tools(server: Option<&ServerName>) -> Vec<CompletionCandidate> {
 /// The answer of the daemon, if there is one and it answers in time.
 fn ask<T: DeserializeOwned>(request: &Request) -> Option<T> {
     let asked = async {
-        let remote = Remote::of(&Context::of_this_process()?)?;
+        let remote = Remote::of(&Context::from_process()?)?;
         match remote.probe().await? {
             Some(connection) => remote.finish(connection.call(request).await).map(Some),
             None => Ok::<_, CliError>(None),

@@ -70,11 +70,11 @@ impl Caller {
     }
 
     /// The same caller with a Mainstay of its own in `home`, at any free port.
-    pub(crate) fn at_home(&self, home: &Path) -> Self {
-        let ours = |key: &OsStr| key.as_encoded_bytes().starts_with(b"MAINSTAY_");
-        let env = self.env.iter().filter(|(key, _)| !ours(key)).cloned().collect();
-        let stranger = Self { env, cwd: self.cwd.clone() };
-        stranger.with_var("MAINSTAY_HOME", home).with_var("MAINSTAY_LISTEN", "127.0.0.1:0")
+    pub(crate) fn with_private_home(&self, home: &Path) -> Self {
+        let is_mainstays = |key: &OsStr| key.as_encoded_bytes().starts_with(b"MAINSTAY_");
+        let env = self.env.iter().filter(|(key, _)| !is_mainstays(key)).cloned().collect();
+        let clean = Self { env, cwd: self.cwd.clone() };
+        clean.with_var("MAINSTAY_HOME", home).with_var("MAINSTAY_LISTEN", "127.0.0.1:0")
     }
 
     /// The same caller with another value of one variable.
@@ -87,7 +87,7 @@ impl Caller {
 
 impl Context {
     /// The surroundings of this process.
-    pub(crate) fn of_this_process() -> Result<Self, CliError> {
+    pub(crate) fn from_process() -> Result<Self, CliError> {
         let exe =
             std::env::current_exe().map_err(CliError::io("the path of this program is unknown"))?;
         let env = std::env::vars_os().collect();
@@ -133,7 +133,7 @@ impl Context {
     }
 
     /// Warns if the daemon does not listen for HTTP clients.
-    pub(crate) async fn warn_of_listener(&mut self) {
+    pub(crate) async fn warn_if_not_listening(&mut self) {
         // This is only a warning, so a failed request is ignored.
         let daemon = self.ask::<DaemonInfo>("asking the daemon", &Request::Daemon).await.ok();
         let Some(problem) = daemon.and_then(|daemon| daemon.listen_problem) else { return };
@@ -142,9 +142,9 @@ impl Context {
         } else {
             ""
         };
-        self.ui.say(format!(
+        self.ui.message(format!(
             "{} {problem}, so clients do not reach your servers over HTTP.{entries} Mainstay keeps trying; `listen` in config.toml sets another address",
-            paint::odd("warning:")
+            paint::warning("warning:")
         ));
     }
 
@@ -181,8 +181,8 @@ mod tests {
 
     #[test]
     fn paths_are_meant_from_the_callers_directory() {
-        let check = |path: &str, meant: &str| {
-            assert_eq!(caller().absolute(Path::new(path)).unwrap(), Path::new(meant));
+        let check = |path: &str, expected: &str| {
+            assert_eq!(caller().absolute(Path::new(path)).unwrap(), Path::new(expected));
         };
         check(".", "/project");
         check("a/./b", "/project/a/b");
@@ -196,13 +196,13 @@ mod tests {
         let listen = |caller: Caller, file: &Settings| caller.listen(file).unwrap().to_string();
         assert_eq!(listen(caller(), &Settings::default()), "127.0.0.1:7433");
         assert_eq!(listen(caller(), &file), "127.0.0.1:7000");
-        let said = caller().with_var("MAINSTAY_LISTEN", "127.0.0.1:7001");
-        assert_eq!(listen(said, &file), "127.0.0.1:7001");
+        let caller_with_variable = caller().with_var("MAINSTAY_LISTEN", "127.0.0.1:7001");
+        assert_eq!(listen(caller_with_variable, &file), "127.0.0.1:7001");
     }
 
     #[test]
     fn another_home_shares_nothing_with_this_one() {
-        let other = caller().at_home(Path::new("/tmp/x"));
+        let other = caller().with_private_home(Path::new("/tmp/x"));
         assert_eq!(other.var("MAINSTAY_HOME"), Some(OsStr::new("/tmp/x")));
         assert!(!other.has("MAINSTAY_NO_START"));
         assert_eq!(other.listen(&Settings::default()).unwrap().to_string(), "127.0.0.1:0");

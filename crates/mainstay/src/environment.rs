@@ -20,8 +20,8 @@ pub(crate) fn from_flag(flag: &str, caller: &Caller) -> Result<(String, EnvVar),
 /// Reads lines of `KEY=VALUE`. Empty lines and lines that begin with `#` are skipped; a value is
 /// taken literally, quotes included, as container engines do.
 pub(crate) fn from_file(file: &Path, text: &str) -> Result<Vec<(String, EnvVar)>, CliError> {
-    let meant = |(_, line): &(usize, &str)| !line.is_empty() && !line.starts_with('#');
-    let lines = text.lines().map(str::trim_start).enumerate().filter(meant);
+    let is_setting = |(_, line): &(usize, &str)| !line.is_empty() && !line.starts_with('#');
+    let lines = text.lines().map(str::trim_start).enumerate().filter(is_setting);
     lines
         .map(|(index, line)| {
             let entry = line.split_once('=').ok_or("expected KEY=VALUE");

@@ -10,13 +10,13 @@ use std::path::Path;
 use mainstay_api::ApiError;
 use mainstay_hold::holder::FAILURE_REPORT;
 
-use crate::text::{clip, tame};
+use crate::text::{clip, plain_line};
 
 /// No more of the file is read; a holder writes less.
-const MOST: u64 = 64 * 1024;
+const MAX_BYTES: u64 = 64 * 1024;
 
 /// How many characters fit into a line that is still read.
-const WIDTH: usize = 300;
+const MAX_CHARS: usize = 300;
 
 /// What went wrong with a daemon, and what to do about it if that is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,19 +27,19 @@ pub(crate) struct FailureReport {
 
 impl FailureReport {
     /// The report of the last daemon that failed, if no other one has served since.
-    pub(crate) fn left_in(run_dir: &Path) -> Option<Self> {
-        let words = read(&run_dir.join(FAILURE_REPORT)).ok()?;
-        Some(Self::parse(&String::from_utf8_lossy(&words)))
+    pub(crate) fn read_from(run_dir: &Path) -> Option<Self> {
+        let text = read(&run_dir.join(FAILURE_REPORT)).ok()?;
+        Some(Self::parse(&String::from_utf8_lossy(&text)))
     }
 
     /// Parses a report, which may contain an [`ApiError`] as JSON.
-    pub(crate) fn parse(words: &str) -> Self {
-        Self::with_error(words)
-            .unwrap_or_else(|| Self { message: words.trim().to_owned(), help: None })
+    pub(crate) fn parse(text: &str) -> Self {
+        Self::with_error(text)
+            .unwrap_or_else(|| Self { message: text.trim().to_owned(), help: None })
     }
 
-    fn with_error(words: &str) -> Option<Self> {
-        let (before, json) = words.split_at(words.find(r#"{"kind""#)?);
+    fn with_error(text: &str) -> Option<Self> {
+        let (before, json) = text.split_at(text.find(r#"{"kind""#)?);
         let mut errors = serde_json::Deserializer::from_str(json).into_iter::<ApiError>();
         let error = errors.next()?.ok()?;
         let rest = json[errors.byte_offset()..].trim_start_matches(':').trim_end();
@@ -49,21 +49,21 @@ impl FailureReport {
     /// The message in one line of bounded length; none if there was no room on the disk for it.
     pub(crate) fn line(&self) -> Option<String> {
         let lines = self.message.lines().map(str::trim).filter(|line| !line.is_empty());
-        let words = tame(&lines.collect::<Vec<_>>().join(" "));
-        (!words.is_empty()).then(|| clip(&words, WIDTH))
+        let text = plain_line(&lines.collect::<Vec<_>>().join(" "));
+        (!text.is_empty()).then(|| clip(&text, MAX_CHARS))
     }
 
     /// That daemons failed again and again, in one line.
-    pub(crate) fn of_failing(&self) -> String {
+    pub(crate) fn summary(&self) -> String {
         let failing = "the last starts failed";
         self.line().map_or_else(|| failing.to_owned(), |line| format!("{failing}: {line}"))
     }
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut words = Vec::new();
-    File::open(path)?.take(MOST).read_to_end(&mut words)?;
-    Ok(words)
+    let mut text = Vec::new();
+    File::open(path)?.take(MAX_BYTES).read_to_end(&mut text)?;
+    Ok(text)
 }
 
 #[cfg(test)]
@@ -71,9 +71,9 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(words: &str, message: &str, help: Option<&str>) {
+    fn check(text: &str, message: &str, help: Option<&str>) {
         let expected = FailureReport { message: message.to_owned(), help: help.map(str::to_owned) };
-        assert_eq!(FailureReport::parse(words), expected);
+        assert_eq!(FailureReport::parse(text), expected);
     }
 
     #[test]
@@ -81,7 +81,7 @@ mod tests {
         check("it exited with 1\n", "it exited with 1", None);
         let error = r#"{"kind":"internal","message":"no {room}"}"#;
         check(error, "no {room}", None);
-        check(&format!("as it is: {error}:\nlast words"), "as it is: no {room}\nlast words", None);
+        check(&format!("as it is: {error}:\nlast text"), "as it is: no {room}\nlast text", None);
         let error = r#"{"kind":"invalid","message":"bad file","help":"correct it"}"#;
         check(&format!("as it is: {error}"), "as it is: bad file", Some("correct it"));
         check(r#"{"kind": half"#, r#"{"kind": half"#, None);
@@ -89,19 +89,19 @@ mod tests {
 
     #[test]
     fn daemons_that_keep_failing_are_reported_in_one_line() {
-        let line = |words: &str| FailureReport::parse(words).of_failing();
+        let line = |text: &str| FailureReport::parse(text).summary();
         let failing = "the last starts failed";
         assert_eq!(line(""), failing);
-        let told = line("it exited with 101:\n\n  thread `main` panicked\u{7}\n");
-        assert_eq!(told, format!("{failing}: it exited with 101: thread `main` panicked"));
-        assert_eq!(line(&"x".repeat(1_000)).chars().count(), failing.len() + 2 + WIDTH);
+        let text = line("it exited with 101:\n\n  thread `main` panicked\u{7}\n");
+        assert_eq!(text, format!("{failing}: it exited with 101: thread `main` panicked"));
+        assert_eq!(line(&"x".repeat(1_000)).chars().count(), failing.len() + 2 + MAX_CHARS);
     }
 
     #[test]
     fn words_are_there_while_the_file_is() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(FailureReport::left_in(dir.path()), None);
+        assert_eq!(FailureReport::read_from(dir.path()), None);
         std::fs::write(dir.path().join(FAILURE_REPORT), "it fell").unwrap();
-        assert_eq!(FailureReport::left_in(dir.path()).unwrap().message, "it fell");
+        assert_eq!(FailureReport::read_from(dir.path()).unwrap().message, "it fell");
     }
 }

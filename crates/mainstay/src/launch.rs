@@ -16,7 +16,7 @@ use mainstay_hold::limits::START;
 use crate::error::CliError;
 
 /// What the engine marks everything with that a server starts.
-pub(crate) const RUN_MARK: &str = "MAINSTAY_RUN";
+pub(crate) const RUN_VARIABLE: &str = "MAINSTAY_RUN";
 
 /// Everything needed to start a daemon.
 #[derive(Debug, Clone)]
@@ -27,7 +27,7 @@ pub(crate) struct Launch {
 
 /// What a daemon says about its own start, in one line on its stdout.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Word {
+pub(crate) enum StartReport {
     /// It listens.
     Ready,
     /// Another daemon holds the state directory.
@@ -59,10 +59,10 @@ impl Launch {
             let limit = START.as_secs();
             return Err(not_started(format!("it did not come up within {limit} s"), None));
         };
-        match Word::parse(&line) {
-            Some(Word::Ready) => Ok(true),
-            Some(Word::Taken) => Ok(false),
-            Some(Word::Failed(error)) => Err(not_started(error.message, error.help)),
+        match StartReport::parse(&line) {
+            Some(StartReport::Ready) => Ok(true),
+            Some(StartReport::Taken) => Ok(false),
+            Some(StartReport::Failed(error)) => Err(not_started(error.message, error.help)),
             None => Err(not_started(failure_report(&mut child, &line), None)),
         }
     }
@@ -81,9 +81,9 @@ impl Launch {
     }
 }
 
-impl Word {
+impl StartReport {
     /// Writes it to the process that started this daemon.
-    pub(crate) fn say(&self, to: &mut impl Write) -> io::Result<()> {
+    pub(crate) fn write_to(&self, to: &mut impl Write) -> io::Result<()> {
         match self {
             Self::Ready => writeln!(to, "ready")?,
             Self::Taken => writeln!(to, "taken")?,
@@ -107,7 +107,7 @@ impl Word {
 /// What of an environment a daemon is given. With the mark of a server, it would be taken for a
 /// part of that server.
 fn clean(env: &[(OsString, OsString)]) -> Vec<(OsString, OsString)> {
-    let ours = |key: &str| key.starts_with("MAINSTAY_") && key != RUN_MARK;
+    let ours = |key: &str| key.starts_with("MAINSTAY_") && key != RUN_VARIABLE;
     let allowed = |key: &OsStr| key.to_str().is_some_and(|key| is_inherited(key) || ours(key));
     env.iter().filter(|(key, _)| allowed(key)).cloned().collect()
 }
@@ -116,13 +116,13 @@ fn clean(env: &[(OsString, OsString)]) -> Vec<(OsString, OsString)> {
 /// The reader is left behind in that case; it ends with the child.
 fn first_line(child: &mut Child) -> Option<String> {
     let stdout = child.stdout.take()?;
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let mut line = String::new();
         let _unreadable_is_empty = BufReader::new(stdout).read_line(&mut line);
-        let _nobody_waits = tell.send(line);
+        let _timed_out = sender.send(line);
     });
-    told.recv_timeout(START).ok()
+    receiver.recv_timeout(START).ok()
 }
 
 /// Why a child ended that said nothing we understand.
@@ -131,11 +131,11 @@ fn failure_report(child: &mut Child, line: &str) -> String {
     if let Some(mut pipe) = child.stderr.take() {
         let _unreadable_is_empty = pipe.read_to_string(&mut stderr);
     }
-    let words = [line.trim(), stderr.trim()].join("\n");
+    let output = [line.trim(), stderr.trim()].join("\n");
     let ended = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
-    match words.trim() {
+    match output.trim() {
         "" => format!("it ended ({ended})"),
-        words => format!("it ended ({ended}): {words}"),
+        output => format!("it ended ({ended}): {output}"),
     }
 }
 
@@ -180,13 +180,13 @@ mod tests {
     #[test]
     fn a_daemons_word_survives_the_pipe() {
         let error = ApiError::new(ErrorKind::Internal, "the disk\nis full").with_help("tidy");
-        for word in [Word::Ready, Word::Taken, Word::Failed(error)] {
+        for report in [StartReport::Ready, StartReport::Taken, StartReport::Failed(error)] {
             let mut line = Vec::new();
-            word.say(&mut line).unwrap();
-            assert_eq!(Word::parse(std::str::from_utf8(&line).unwrap()), Some(word));
+            report.write_to(&mut line).unwrap();
+            assert_eq!(StartReport::parse(std::str::from_utf8(&line).unwrap()), Some(report));
         }
-        assert_eq!(Word::parse("hello"), None);
-        assert_eq!(Word::parse(""), None);
+        assert_eq!(StartReport::parse("hello"), None);
+        assert_eq!(StartReport::parse(""), None);
     }
 
     fn check_failure(program: &str, expected: &str) {

@@ -50,7 +50,7 @@ pub(crate) fn memory_text(limit: Option<u64>) -> String {
 }
 
 /// What a container may use, for people.
-pub(crate) fn in_words(limits: &Limits) -> String {
+pub(crate) fn limits_text(limits: &Limits) -> String {
     let mut words = vec![
         limits
             .memory
@@ -124,10 +124,10 @@ mod tests {
 
     #[test]
     fn limits_are_told_in_words() {
-        assert_eq!(in_words(&Limits::default()), "memory 512 MiB, 256 processes");
+        assert_eq!(limits_text(&Limits::default()), "memory 512 MiB, 256 processes");
         let limits =
             Limits { memory: None, pids: None, read_only: true, init: false, ..Limits::default() };
         let expected = "any memory, any number of processes, its own files are read-only, no init";
-        assert_eq!(in_words(&limits), expected);
+        assert_eq!(limits_text(&limits), expected);
     }
 }

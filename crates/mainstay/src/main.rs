@@ -52,11 +52,11 @@ fn main() -> ExitCode {
         (Some(TAKE_OVER), flag) => {
             let foreground = flag.is_some_and(|flag| flag == daemon::FOREGROUND);
             let take_over = |ctx: Context| daemon::take_over(&ctx, foreground);
-            return finish(Context::of_this_process().and_then(take_over));
+            return finish(Context::from_process().and_then(take_over));
         }
         (Some(TRIAL), Some(dir)) => {
-            let trial = |mut ctx| update::make_trial_run(&mut ctx, Path::new(dir));
-            return finish(Context::of_this_process().and_then(trial));
+            let trial = |mut ctx| update::answer_trial_run(&mut ctx, Path::new(dir));
+            return finish(Context::from_process().and_then(trial));
         }
         _ => {}
     }
@@ -81,7 +81,7 @@ fn refuse(error: &clap::Error, json: bool) -> ExitCode {
         let message = message.trim_end().trim_start_matches("error: ");
         return finish_as(Err(CliError::usage(message)), json);
     }
-    let _nobody_reads = error.print();
+    let _closed = error.print();
     if usage { Exit::Usage } else { Exit::Done }.into()
 }
 
@@ -95,7 +95,7 @@ fn abort_on_panic() {
 }
 
 fn run(command: Command) -> Result<(), CliError> {
-    let mut ctx = Context::of_this_process()?;
+    let mut ctx = Context::from_process()?;
     match command {
         // The daemon brings its own runtime.
         Command::Daemon(daemon::Args { action: daemon::Action::Run(args) }) => {
@@ -129,7 +129,7 @@ fn finish_as(result: Result<(), CliError>, json: bool) -> ExitCode {
         Err(error) => {
             let report = if json { error.json() } else { error.report() };
             if let Some(report) = report {
-                ui::Ui::new().say(report);
+                ui::Ui::new().message(report);
             }
             error.exit().into()
         }

@@ -7,7 +7,7 @@
 
 mod version;
 
-pub(crate) use version::tell_of;
+pub(crate) use version::warn_of_version;
 
 use std::io::{self, ErrorKind::NotADirectory};
 use std::os::unix::net::UnixStream;
@@ -27,7 +27,7 @@ use tokio::time::{Instant, sleep};
 use crate::context::Context;
 use crate::error::CliError;
 use crate::failure_report::FailureReport;
-use crate::launch::{Launch, RUN_MARK};
+use crate::launch::{Launch, RUN_VARIABLE};
 
 /// How a daemon refuses a request that it does not know.
 const NOT_UNDERSTOOD: &str = "the request cannot be understood";
@@ -47,14 +47,14 @@ enum Start {
     /// The user does not want that.
     Forbidden,
     /// A server asks: whatever it starts ends with it, and a daemon with all other servers.
-    ByAServer,
+    InsideServer,
 }
 
 impl Remote {
     /// The daemon of the instance that the command is about.
     pub(crate) fn of(ctx: &Context) -> Result<Self, CliError> {
-        let start = if ctx.caller.has(RUN_MARK) {
-            Start::ByAServer
+        let start = if ctx.caller.has(RUN_VARIABLE) {
+            Start::InsideServer
         } else if ctx.caller.has("MAINSTAY_NO_START") {
             Start::Forbidden
         } else {
@@ -81,15 +81,15 @@ impl Remote {
         request: &Request,
         mut each: impl FnMut(Vec<I>) -> Result<(), CliError>,
     ) -> Result<T, CliError> {
-        let mut ours = None;
+        let mut each_error = None;
         let each = |items| {
             each(items).map_err(|error| {
-                ours = Some(error);
+                each_error = Some(error);
                 io::Error::other("the reader is done")
             })
         };
         let answer = self.connect(request).await?.stream(request, each).await;
-        match ours {
+        match each_error {
             Some(error) => Err(error),
             None => self.finish(answer),
         }
@@ -102,18 +102,18 @@ impl Remote {
     }
 
     /// The same for a client that had one before. Starts nothing: the holder restarts a daemon that died.
-    pub(crate) async fn http_again(
+    pub(crate) async fn http_if_running(
         &self,
         name: &ServerName,
     ) -> Result<tokio::net::UnixStream, CliError> {
-        let connection = self.finish(self.meet().await)?;
+        let connection = self.finish(self.connect_existing().await)?;
         version::warn(connection.hello(), &Request::Http { name: name.clone() });
         self.http_over(connection, name).await
     }
 
     /// The same, without a holder that would restart the daemon: starts another one, unless that is forbidden, the user
     /// has stopped it, or a service manager may be about to start it.
-    pub(crate) async fn http_after_death(
+    pub(crate) async fn http_or_start(
         &self,
         name: &ServerName,
         waited: Duration,
@@ -121,7 +121,9 @@ impl Remote {
         let managed = self.instance.is_managed() && waited < Grace::default().total;
         match self.start {
             Start::With(_) if !managed => self.http(name).await,
-            Start::With(_) | Start::Forbidden | Start::ByAServer => self.http_again(name).await,
+            Start::With(_) | Start::Forbidden | Start::InsideServer => {
+                self.http_if_running(name).await
+            }
         }
     }
 
@@ -148,8 +150,8 @@ impl Remote {
             return Ok(false);
         }
         match &self.start {
-            Start::With(launch) => self.meet_or_launch(launch).await.map(|_| true),
-            Start::ByAServer => Err(CliError::Supervised),
+            Start::With(launch) => self.connect_or_launch(launch).await.map(|_| true),
+            Start::InsideServer => Err(CliError::Supervised),
             Start::Forbidden => Err(CliError::failed(
                 "MAINSTAY_NO_START is set, so no daemon is started",
                 "unset it, or run `mainstay daemon run`",
@@ -203,7 +205,7 @@ impl Remote {
 
     /// Why the last daemons failed, if no other one has served since.
     pub(crate) fn failure_report(&self) -> Option<FailureReport> {
-        FailureReport::left_in(&self.instance.run_dir)
+        FailureReport::read_from(&self.instance.run_dir)
     }
 
     /// The process of the holder, if one has the lock of this instance.
@@ -220,14 +222,14 @@ impl Remote {
     async fn connect(&self, request: &Request) -> Result<Connection, CliError> {
         let connection = match &self.start {
             Start::With(_) if self.is_stopped_by_user() && !starts_stopped_daemon(request) => {
-                match self.meet().await {
+                match self.connect_existing().await {
                     Err(error) if error.is_absence() => return Err(CliError::Stopped),
                     met => self.finish(met)?,
                 }
             }
-            Start::With(launch) => self.meet_or_launch(launch).await?,
-            Start::Forbidden => self.finish(self.wait().await)?,
-            Start::ByAServer => match self.wait().await {
+            Start::With(launch) => self.connect_or_launch(launch).await?,
+            Start::Forbidden => self.finish(self.connect_when_started().await)?,
+            Start::InsideServer => match self.connect_when_started().await {
                 Err(error) if error.is_absence() => return Err(CliError::Supervised),
                 waited => self.finish(waited)?,
             },
@@ -239,17 +241,17 @@ impl Remote {
     /// Connects, or starts the daemon. Another one that is just coming up, or still holds the state
     /// directory while it ends, makes a launch come to nothing; then both are tried again within the
     /// grace.
-    async fn meet_or_launch(&self, launch: &Launch) -> Result<Connection, CliError> {
+    async fn connect_or_launch(&self, launch: &Launch) -> Result<Connection, CliError> {
         let grace = Grace::default();
         let deadline = Instant::now() + grace.total;
         loop {
-            let absence = match self.meet().await {
+            let absence = match self.connect_existing().await {
                 Ok(connection) => return Ok(connection),
-                Err(error) if error.is_absence() || leads_nowhere(&error) => error,
+                Err(error) if error.is_absence() || is_invalid_path(&error) => error,
                 Err(error) => return Err(self.error(error)),
             };
             if launch.start().await? {
-                return self.finish(self.wait().await);
+                return self.finish(self.connect_when_started().await);
             }
             if Instant::now() >= deadline {
                 return Err(self.instance.other_machine().map_or_else(
@@ -262,12 +264,12 @@ impl Remote {
     }
 
     /// Connects to a listening holder or daemon. Fails at once if there is none.
-    async fn meet(&self) -> Result<Connection, CallError> {
+    async fn connect_existing(&self) -> Result<Connection, CallError> {
         connect_if_present(&|| self.dial(), Grace::default()).await
     }
 
     /// Connects to a daemon that is there or comes.
-    async fn wait(&self) -> Result<Connection, CallError> {
+    async fn connect_when_started(&self) -> Result<Connection, CallError> {
         connect_with_restart_grace(&|| self.dial(), Grace::default()).await
     }
 
@@ -279,11 +281,11 @@ impl Remote {
 
     fn error(&self, error: CallError) -> CliError {
         match (error, self.failure_report()) {
-            (CallError::NoHello, Some(words)) => {
+            (CallError::NoHello, Some(report)) => {
                 let again = "Mainstay tries again every minute, and every 5 s while a client waits";
                 CliError::Failing {
-                    message: words.line().unwrap_or_else(|| "the disk may be full".to_owned()),
-                    help: words.help.map_or(again.to_owned(), |help| format!("{help}; {again}")),
+                    message: report.line().unwrap_or_else(|| "the disk may be full".to_owned()),
+                    help: report.help.map_or(again.to_owned(), |help| format!("{help}; {again}")),
                 }
             }
             (error, _) => CliError::call(&self.instance.socket(), error),
@@ -313,16 +315,16 @@ fn starts_stopped_daemon(request: &Request) -> bool {
 }
 
 /// Whether the socket's path cannot be one. A daemon says best what is wrong with it.
-fn leads_nowhere(error: &CallError) -> bool {
+fn is_invalid_path(error: &CallError) -> bool {
     matches!(error, CallError::Unreachable(error) if error.kind() == NotADirectory)
 }
 
 /// A process whose end can be awaited without being its parent.
-pub(crate) struct Ending(rustix::fd::OwnedFd);
+pub(crate) struct ProcessHandle(rustix::fd::OwnedFd);
 
-impl Ending {
+impl ProcessHandle {
     /// None if the process is gone already.
-    pub(crate) fn of(pid: u32) -> Option<Self> {
+    pub(crate) fn open(pid: u32) -> Option<Self> {
         let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
         pidfd_open(pid, PidfdFlags::empty()).ok().map(Self)
     }
@@ -333,7 +335,7 @@ impl Ending {
     }
 
     /// Waits for the end. False if it did not come within the limit.
-    pub(crate) async fn within(&self, limit: Duration) -> bool {
+    pub(crate) async fn wait_exit(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         while !self.is_over() {
             if Instant::now() >= deadline {
@@ -365,10 +367,10 @@ mod tests {
             let (state_dir, run_dir) = (dir.path().join("state"), dir.path().to_owned());
             let instance = Instance { state_dir, run_dir, config_file: None };
             let remote = Remote { instance, start };
-            let tried = remote.http_after_death(&name, Duration::ZERO).await;
+            let tried = remote.http_or_start(&name, Duration::ZERO).await;
             tried.expect_err("there is no daemon")
         };
-        for start in [Start::Forbidden, Start::ByAServer] {
+        for start in [Start::Forbidden, Start::InsideServer] {
             let error = tried(start).await;
             assert!(matches!(error, CliError::Unreachable { .. }), "{error:?}");
         }
@@ -379,11 +381,11 @@ mod tests {
     #[tokio::test]
     async fn the_end_of_a_process_is_seen_before_anyone_collects_it() {
         let mut child = Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
-        let ending = Ending::of(child.id()).unwrap();
-        assert!(!ending.within(Duration::ZERO).await);
+        let ending = ProcessHandle::open(child.id()).unwrap();
+        assert!(!ending.wait_exit(Duration::ZERO).await);
         drop(child.stdin.take());
-        assert!(ending.within(Duration::from_secs(30)).await);
+        assert!(ending.wait_exit(Duration::from_secs(30)).await);
         child.wait().unwrap();
-        assert!(Ending::of(child.id()).is_none());
+        assert!(ProcessHandle::open(child.id()).is_none());
     }
 }

@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn the_nearest_that_can_be_seen_bars_the_way() {
         let dir = tempfile::tempdir().unwrap();
-        let told = advice(&dir.path().join("run/daemon.sock"));
-        assert!(told.ends_with(&format!("chmod 700 {}", dir.path().display())), "{told}");
+        let text = advice(&dir.path().join("run/daemon.sock"));
+        assert!(text.ends_with(&format!("chmod 700 {}", dir.path().display())), "{text}");
     }
 }

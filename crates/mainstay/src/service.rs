@@ -113,7 +113,7 @@ impl From<ServiceError> for CliError {
     }
 }
 
-/// Runs a program to its end. The words begin with its name.
+/// Runs a program to its end. The first argument is its name.
 type RunProgram = Box<dyn Fn(&[&str]) -> io::Result<Output>>;
 
 /// The service of one instance.
@@ -241,9 +241,9 @@ impl Service {
     }
 
     fn systemctl(&self, args: &[&str]) -> Result<(), ServiceError> {
-        let words = [&["systemctl", "--user"], args].concat();
-        let failed = |output| ServiceError::Command { command: words.join(" "), output };
-        match (self.run)(&words) {
+        let command = [&["systemctl", "--user"], args].concat();
+        let failed = |output| ServiceError::Command { command: command.join(" "), output };
+        match (self.run)(&command) {
             Ok(output) if output.status.success() => Ok(()),
             Ok(output) => Err(failed(failure(&output))),
             Err(error) => Err(failed(error.to_string())),
@@ -255,8 +255,8 @@ impl Service {
     }
 }
 
-fn run_program(words: &[&str]) -> io::Result<Output> {
-    let [program, args @ ..] = words else { return Err(io::ErrorKind::InvalidInput.into()) };
+fn run_program(command: &[&str]) -> io::Result<Output> {
+    let [program, args @ ..] = command else { return Err(io::ErrorKind::InvalidInput.into()) };
     // The output is parsed, so language and time zone are fixed.
     let env = [("LC_ALL", "C"), ("TZ", "UTC"), ("SYSTEMD_COLORS", "0"), ("SYSTEMD_PAGER", "")];
     Command::new(program).args(args).envs(env).stdin(Stdio::null()).output()

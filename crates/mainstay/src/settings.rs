@@ -106,8 +106,8 @@ fn listen<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Listen>, D::Error
         Addresses::One(text) => Listen::parse([&*text]),
         Addresses::Several(texts) => Listen::parse(texts.iter().map(String::as_str)),
     };
-    let told = |error: ListenError| de::Error::custom(format!("{error}: {}", error.help()));
-    listen.map(Some).map_err(told)
+    let message = |error: ListenError| de::Error::custom(format!("{error}: {}", error.help()));
+    listen.map(Some).map_err(message)
 }
 
 #[cfg(test)]

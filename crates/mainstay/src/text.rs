@@ -8,7 +8,7 @@ use mainstay_api::ServerInfo;
 use mainstay_core::human_duration;
 
 pub(crate) use crate::table::{Cell, Fit, columns, columns_within, facts, table};
-pub(crate) use crate::terminal_text::plain_line as tame;
+pub(crate) use crate::terminal_text::plain_line;
 
 /// Reads a duration as people write it.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
@@ -44,15 +44,15 @@ pub(crate) fn due(at: Timestamp, now: Timestamp) -> String {
 /// Why a server has its status, if there is more to say than the status itself.
 pub(crate) fn reason(server: &ServerInfo) -> Option<String> {
     let says_more = !server.reason.is_empty() && server.reason != server.status.as_str();
-    says_more.then(|| tame(&server.reason))
+    says_more.then(|| plain_line(&server.reason))
 }
 
 /// A path as people write it: with a tilde for their home.
 pub(crate) fn tilde(path: &Path, home: Option<&Path>) -> String {
     let below = home.and_then(|home| path.strip_prefix(home).ok());
     match below {
-        Some(below) => tame(&Path::new("~").join(below).display().to_string()),
-        None => tame(&path.display().to_string()),
+        Some(below) => plain_line(&Path::new("~").join(below).display().to_string()),
+        None => plain_line(&path.display().to_string()),
     }
 }
 

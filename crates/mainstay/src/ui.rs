@@ -17,7 +17,7 @@ use crate::error::CliError;
 use crate::terminal_text::{colored_lines, plain_line};
 
 /// A wait shorter than this shows nothing.
-const PATIENCE: Duration = Duration::from_millis(500);
+const SPINNER_DELAY: Duration = Duration::from_millis(500);
 
 /// How often what moves is drawn.
 const TICK: Duration = Duration::from_millis(100);
@@ -100,10 +100,10 @@ impl Ui {
     }
 
     /// Prints a message. Errors are ignored.
-    pub(crate) fn say(&mut self, text: impl Display) {
+    pub(crate) fn message(&mut self, text: impl Display) {
         let text = text.to_string();
         let text = if self.err.is_terminal() { colored_lines(&text) } else { text };
-        let _deaf = writeln!(self.err, "{text}");
+        let _closed = writeln!(self.err, "{text}");
     }
 
     /// Whether the reader of stdout is a terminal.
@@ -119,7 +119,7 @@ impl Ui {
     }
 
     /// Whether messages go to a terminal.
-    pub(crate) fn has_terminal(&self) -> bool {
+    pub(crate) fn has_stderr_terminal(&self) -> bool {
         self.err.is_terminal()
     }
 
@@ -129,7 +129,7 @@ impl Ui {
         if !self.err.is_terminal() {
             return work.await;
         }
-        if let Ok(done) = tokio::time::timeout(PATIENCE, &mut work).await {
+        if let Ok(done) = tokio::time::timeout(SPINNER_DELAY, &mut work).await {
             return done;
         }
         let spinner = self.spinner(what);
@@ -151,7 +151,7 @@ impl Ui {
     /// Shows that an image is being pulled: on a terminal how far that is, elsewhere one line.
     pub(crate) fn pulling(&mut self, image: &ImageRef) -> ProgressBar {
         if !self.err.is_terminal() {
-            self.say(format_args!("pulling {image}"));
+            self.message(format_args!("pulling {image}"));
             return ProgressBar::hidden();
         }
         let style = ProgressStyle::with_template(PULL).expect("the template is sound");
@@ -168,7 +168,7 @@ pub(crate) mod paint {
     use anstyle::{AnsiColor, Style};
 
     const GOOD: Style = AnsiColor::Green.on_default();
-    const ODD: Style = AnsiColor::Yellow.on_default();
+    const WARNING: Style = AnsiColor::Yellow.on_default();
     const BAD: Style = AnsiColor::Red.on_default().bold();
     const NOTE: Style = AnsiColor::Cyan.on_default();
     const STRONG: Style = Style::new().bold();
@@ -178,8 +178,8 @@ pub(crate) mod paint {
         format!("{GOOD}{text}{GOOD:#}")
     }
 
-    pub(crate) fn odd(text: &str) -> String {
-        format!("{ODD}{text}{ODD:#}")
+    pub(crate) fn warning(text: &str) -> String {
+        format!("{WARNING}{text}{WARNING:#}")
     }
 
     pub(crate) fn bad(text: &str) -> String {
@@ -204,7 +204,7 @@ pub(crate) mod paint {
         match status {
             S::Running => good,
             S::Starting | S::Restarting | S::Unhealthy | S::Waiting | S::Stopping | S::Removing => {
-                odd
+                warning
             }
             S::Stopped => faint,
             S::Error => bad,

@@ -5,14 +5,14 @@ use mainstay_clients::Client;
 use crate::text::and;
 
 /// Those that watch their file.
-const WATCHFUL: [&str; 8] =
+const WATCH_THEIR_FILE: [&str; 8] =
     ["cursor", "vscode", "vscode-insiders", "vscode-server", "cline", "roo-code", "zed", "kiro"];
 
 /// What it takes for a client to see a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Notice {
+pub(crate) enum ReloadStep {
     /// Nothing: it watches its file.
-    ByItself,
+    Automatic,
     /// A press of the button beside its list of servers.
     Refresh,
     /// A command in its prompt.
@@ -21,13 +21,13 @@ pub(crate) enum Notice {
     Restart,
 }
 
-impl Notice {
+impl ReloadStep {
     /// What the client of this id needs.
     pub(crate) fn of(id: &str) -> Self {
         match id {
             "windsurf" | "devin" => Self::Refresh,
             "gemini-cli" => Self::Reload,
-            id if WATCHFUL.contains(&id) => Self::ByItself,
+            id if WATCH_THEIR_FILE.contains(&id) => Self::Automatic,
             _ => Self::Restart,
         }
     }
@@ -35,7 +35,7 @@ impl Notice {
     /// What a person has to do with a product, or with several, if anything.
     pub(crate) fn to_do(self, products: &str) -> Option<String> {
         match self {
-            Self::ByItself => None,
+            Self::Automatic => None,
             Self::Refresh => {
                 Some(format!("press Refresh in the list of MCP servers of {products}"))
             }
@@ -46,12 +46,16 @@ impl Notice {
 }
 
 /// What the user must do so that these clients see the changes; `to` is the purpose in the sentence.
-pub(super) fn asked<'a>(ids: impl IntoIterator<Item = &'a str>, to: &str) -> Option<String> {
+pub(super) fn required_step<'a>(
+    ids: impl IntoIterator<Item = &'a str>,
+    to: &str,
+) -> Option<String> {
     let ids: Vec<&str> = ids.into_iter().collect();
-    let kinds = [Notice::Restart, Notice::Refresh, Notice::Reload, Notice::ByItself];
+    let kinds =
+        [ReloadStep::Restart, ReloadStep::Refresh, ReloadStep::Reload, ReloadStep::Automatic];
     let to_do = kinds.into_iter().filter_map(|kind| {
         let mut products: Vec<&str> = Vec::new();
-        for id in ids.iter().filter(|id| Notice::of(id) == kind) {
+        for id in ids.iter().filter(|id| ReloadStep::of(id) == kind) {
             let product = Client::by_id(id).map_or(*id, |client| client.product);
             if !products.contains(&product) {
                 products.push(product);
@@ -69,7 +73,7 @@ mod tests {
 
     #[test]
     fn every_client_we_speak_of_is_one_of_the_table() {
-        for id in WATCHFUL.into_iter().chain(["windsurf", "devin", "gemini-cli"]) {
+        for id in WATCH_THEIR_FILE.into_iter().chain(["windsurf", "devin", "gemini-cli"]) {
             assert!(Client::by_id(id).is_some(), "{id}");
         }
     }
@@ -96,7 +100,7 @@ mod tests {
     #[test]
     fn nobody_is_told_twice_or_without_need() {
         let check = |ids: &[&str], expected: Option<&str>| {
-            assert_eq!(asked(ids.iter().copied(), "see it").as_deref(), expected);
+            assert_eq!(required_step(ids.iter().copied(), "see it").as_deref(), expected);
         };
         check(&["cursor", "zed"], None);
         check(

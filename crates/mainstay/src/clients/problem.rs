@@ -2,7 +2,7 @@
 
 use mainstay_api::{ClientEntry, ClientInfo, EntryStanding};
 
-use crate::text::tame;
+use crate::text::plain_line;
 
 /// One problem.
 #[derive(Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub(crate) fn problems_of_all(clients: &[ClientInfo]) -> Vec<(Vec<&str>, Problem
 }
 
 /// Whether Mainstay wrote the entry, also if it is not in the file now.
-pub(crate) fn is_ours(entry: &ClientEntry) -> bool {
+pub(crate) fn is_managed(entry: &ClientEntry) -> bool {
     entry.standing != EntryStanding::Foreign
 }
 
@@ -73,8 +73,8 @@ pub(crate) fn is_in_file(entry: &ClientEntry) -> bool {
 }
 
 fn of_file(client: &ClientInfo) -> Option<Problem> {
-    let what = tame(client.problem.as_deref()?);
-    let help = if client.chosen || client.entries.iter().any(is_ours) {
+    let what = plain_line(client.problem.as_deref()?);
+    let help = if client.chosen || client.entries.iter().any(is_managed) {
         format!(
             "fix this; Mainstay tries again within a minute, or at once with `mainstay client add {IDS}`"
         )
@@ -92,7 +92,7 @@ fn absence(client: &ClientInfo) -> Option<Problem> {
 }
 
 fn of_entry(entry: &ClientEntry) -> Option<Problem> {
-    let name = tame(&entry.name);
+    let name = plain_line(&entry.name);
     let fix = |does: &str| format!("`mainstay client add {IDS}` {does}");
     let (what, help) = match entry.standing {
         EntryStanding::Ours => return None,
@@ -110,7 +110,7 @@ fn of_entry(entry: &ClientEntry) -> Option<Problem> {
             ),
         ),
         EntryStanding::Drifted => {
-            let fields = tame(&entry.drifted.join(", "));
+            let fields = plain_line(&entry.drifted.join(", "));
             (format!("`{name}` was changed by hand ({fields})"), fix("restores it"))
         }
         EntryStanding::Withdrawn => {
@@ -158,7 +158,7 @@ pub(crate) mod tests {
         }
     }
 
-    fn told(client: &ClientInfo) -> String {
+    fn shown(client: &ClientInfo) -> String {
         let line = |problem: &Problem| format!("{}; {}", problem.what, problem.help);
         problems(client).iter().map(line).collect::<Vec<_>>().join("\n")
     }
@@ -180,7 +180,7 @@ pub(crate) mod tests {
         ];
         let mut cursor = client("cursor", entries);
         (cursor.chosen, cursor.installed) = (true, false);
-        insta::assert_snapshot!(told(&cursor), @"
+        insta::assert_snapshot!(shown(&cursor), @"
         it was added, but is no longer installed; `mainstay client remove cursor` removes it
         the file has an entry `github` of yours, so the server `github` is not added; rename or delete that entry, then run `mainstay client add cursor`
         `time` was changed by hand (url); `mainstay client add cursor` restores it
@@ -195,7 +195,7 @@ pub(crate) mod tests {
         let missing = ["a", "b"].map(|name| entry(name, EntryStanding::Missing));
         let mut zed = client("zed", missing.into());
         zed.problem = Some("/home/me/.zed/mcp.json is read-only; it was left as it is".to_owned());
-        insta::assert_snapshot!(told(&zed), @"/home/me/.zed/mcp.json is read-only; it was left as it is; fix this; Mainstay tries again within a minute, or at once with `mainstay client add zed`");
+        insta::assert_snapshot!(shown(&zed), @"/home/me/.zed/mcp.json is read-only; it was left as it is; fix this; Mainstay tries again within a minute, or at once with `mainstay client add zed`");
     }
 
     #[test]

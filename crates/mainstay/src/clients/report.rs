@@ -12,7 +12,7 @@ use mainstay_clients::Client;
 use mainstay_core::ServerName;
 
 use super::notice;
-use crate::text::{and, home_as_tilde, tame};
+use crate::text::{and, home_as_tilde, plain_line};
 use crate::ui::paint;
 
 /// What was done to clients' files, then what the user must do to see it. `is_wanted` says whether the entry was to
@@ -22,15 +22,15 @@ pub(crate) fn lines<'a>(
     is_wanted: impl Fn(&ClientReport) -> bool,
     home: Option<&Path>,
 ) -> Vec<String> {
-    let told: Vec<_> =
+    let shown: Vec<_> =
         reports.into_iter().filter(|report| report.done.is_worth_telling()).collect();
     let line = |group: &Vec<&ClientReport>| line(group, is_wanted(group[0]), home);
-    grouped(&told).iter().map(line).chain(asked(&told)).collect()
+    grouped(&shown).iter().map(line).chain(required_steps(&shown)).collect()
 }
 
 /// What becomes of files that could not be edited, if there are any; `again` is the command that tries
 /// again at once.
-pub(crate) fn outlook<'a>(
+pub(crate) fn retry_hint<'a>(
     reports: impl IntoIterator<Item = &'a ClientReport>,
     again: Option<&str>,
 ) -> Option<String> {
@@ -99,8 +99,8 @@ fn line(group: &[&ClientReport], is_wanted: bool, home: Option<&Path>) -> String
     let ClientReport { client, server, done, text } = group[0];
     let products: Vec<&str> = group.iter().map(|report| product(&report.client)).collect();
     let products = and(&products);
-    let text = home_as_tilde(&tame(text), home);
-    let warning = paint::odd("warning:");
+    let text = home_as_tilde(&plain_line(text), home);
+    let warning = paint::warning("warning:");
     match done {
         ClientDone::Added if group.len() > 1 => format!("added `{server}` to {products}"),
         ClientDone::Updated if group.len() > 1 => {
@@ -130,7 +130,7 @@ fn consequence(group: &[&ClientReport], is_wanted: bool) -> String {
 }
 
 /// What has to be done for the changes to be seen, each client once.
-fn asked(reports: &[&ClientReport]) -> Vec<String> {
+fn required_steps(reports: &[&ClientReport]) -> Vec<String> {
     let (there, gone): (Vec<&ClientReport>, Vec<_>) = reports
         .iter()
         .filter(|report| is_change(report.done))
@@ -143,7 +143,7 @@ fn asked(reports: &[&ClientReport]) -> Vec<String> {
     [(there, see), (gone, see_gone)]
         .into_iter()
         .filter_map(|(changed, to)| {
-            notice::asked(changed.iter().map(|report| report.client.as_str()), to)
+            notice::required_step(changed.iter().map(|report| report.client.as_str()), to)
         })
         .collect()
 }
@@ -167,7 +167,7 @@ mod tests {
     use super::super::tests::report;
     use super::*;
 
-    fn told(reports: &[ClientReport], is_wanted: bool) -> String {
+    fn shown(reports: &[ClientReport], is_wanted: bool) -> String {
         let lines = lines(reports, |_| is_wanted, Some(Path::new("/home/me"))).join("\n");
         anstream::adapter::strip_str(&lines).to_string()
     }
@@ -186,29 +186,32 @@ mod tests {
         let in_zed = "added `web` to Zed (/home/me/.config/zed/settings.json)";
         reports.push(about("web", report("zed", D::Added, in_zed)));
         reports.push(report("kiro", D::Nothing, "`time` is already in Kiro (/home/me/.kiro)"));
-        insta::assert_snapshot!(told(&reports, true), @"
+        insta::assert_snapshot!(shown(&reports, true), @"
         added `time` to Claude Desktop, Cursor and Codex
         added `web` to Zed (~/.config/zed/settings.json)
         restart Claude Desktop and Codex to see them
         ");
-        assert_eq!(told(&reports[4..], true), "");
+        assert_eq!(shown(&reports[4..], true), "");
     }
 
     #[test]
     fn whoever_removes_a_server_is_told_how_to_see_it_go() {
         let gone = |id: &str| report(id, ClientDone::Removed, "removed `time` from it (/its/file)");
-        insta::assert_snapshot!(told(&["codex", "claude-code"].map(gone), false), @"
+        insta::assert_snapshot!(shown(&["codex", "claude-code"].map(gone), false), @"
         removed `time` from Codex and Claude Code
         restart Codex and Claude Code to see that it is gone
         ");
         let both = [gone("codex"), about("web", gone("codex"))];
-        assert!(told(&both, false).ends_with("restart Codex to see that they are gone"));
+        assert!(shown(&both, false).ends_with("restart Codex to see that they are gone"));
         let mut unnamed = gone("codex");
         unnamed.text.push_str("; it no longer names that client");
-        let told_more = told(&[unnamed, gone("zed")], false);
-        assert!(told_more.starts_with("removed `time` from it (/its/file); it no"), "{told_more}");
+        let shown_more = shown(&[unnamed, gone("zed")], false);
+        assert!(
+            shown_more.starts_with("removed `time` from it (/its/file); it no"),
+            "{shown_more}"
+        );
         let moved = [gone("codex"), about("web", report("codex", ClientDone::Added, "added"))];
-        assert!(told(&moved, true).ends_with("\nrestart Codex to see it"));
+        assert!(shown(&moved, true).ends_with("\nrestart Codex to see it"));
     }
 
     #[test]
@@ -221,7 +224,7 @@ mod tests {
             "left `time` in Codex (/home/me/.codex/config.toml) alone: the entry is not ours";
         let reports =
             [waits("codex"), waits("zed"), report("codex", D::Left, left), waits("claude-code")];
-        insta::assert_snapshot!(told(&reports, true), @"
+        insta::assert_snapshot!(shown(&reports, true), @"
         `time` is added to Codex, Zed and Claude Code once it is ready
         warning: left `time` in Codex (~/.codex/config.toml) alone: the entry is not ours; see `mainstay client show codex`
         ");
@@ -232,14 +235,14 @@ mod tests {
         let text = "/home/me/.factory/mcp.json was left as it is: line 1\u{7}";
         let closed = report("factory", ClientDone::Failed, text);
         let both = [closed.clone(), about("web", closed.clone())];
-        insta::assert_snapshot!(told(&both, true), @"warning: `time` and `web` are not in Factory Droid yet: ~/.factory/mcp.json was left as it is: line 1");
-        insta::assert_snapshot!(told(&both[..1], false), @"warning: `time` is still in Factory Droid: ~/.factory/mcp.json was left as it is: line 1");
-        let helped = |again| outlook(&both, again).unwrap_or_default();
+        insta::assert_snapshot!(shown(&both, true), @"warning: `time` and `web` are not in Factory Droid yet: ~/.factory/mcp.json was left as it is: line 1");
+        insta::assert_snapshot!(shown(&both[..1], false), @"warning: `time` is still in Factory Droid: ~/.factory/mcp.json was left as it is: line 1");
+        let helped = |again| retry_hint(&both, again).unwrap_or_default();
         let plain = |text: &str| anstream::adapter::strip_str(text).to_string();
         insta::assert_snapshot!(plain(&helped(None)), @"help: fix the file; Mainstay tries again within a minute");
         insta::assert_snapshot!(plain(&helped(Some("mainstay client add"))), @"help: fix the file; Mainstay tries again within a minute, or at once with `mainstay client add factory`");
-        assert_eq!(outlook(&[], None), None);
+        assert_eq!(retry_hint(&[], None), None);
         let ledger = ClientReport { client: String::new(), ..closed };
-        insta::assert_snapshot!(told(&[ledger], true), @"warning: `time`: ~/.factory/mcp.json was left as it is: line 1");
+        insta::assert_snapshot!(shown(&[ledger], true), @"warning: `time`: ~/.factory/mcp.json was left as it is: line 1");
     }
 }

@@ -59,7 +59,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     } else if !failed {
         ctx.ui.data(&format!("{}\n", content(&result)))?;
     } else {
-        ctx.ui.say(content(&result));
+        ctx.ui.message(content(&result));
     }
     if failed { Err(CliError::Answered(Exit::Failed)) } else { Ok(()) }
 }

@@ -46,7 +46,6 @@ impl From<Servers> for Which {
     }
 }
 
-/// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     Start,
@@ -59,7 +58,7 @@ pub(crate) enum Change {
 
 pub(crate) async fn run(change: Change, args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let outcomes = ask(change, args.servers, ctx).await?;
-    tell(change, args.json, &outcomes, ctx)
+    print_outcomes(change, args.json, &outcomes, ctx)
 }
 
 /// `start` and `restart`: waits until every server is ready or has failed.
@@ -72,7 +71,7 @@ pub(crate) async fn start(
     let since = now();
     let mut outcomes = ask(change, servers, ctx).await?;
     if no_wait || outcomes.is_empty() {
-        return tell(change, json, &outcomes, ctx);
+        return print_outcomes(change, json, &outcomes, ctx);
     }
     let mut failures = Vec::new();
     for outcome in &mut outcomes {
@@ -128,14 +127,14 @@ async fn ask(
 }
 
 /// Tells what became of each server, one line each, then what was done to clients' files.
-pub(super) fn tell(
+pub(super) fn print_outcomes(
     change: Change,
     json: bool,
     outcomes: &Vec<Outcome>,
     ctx: &mut Context,
 ) -> Result<(), CliError> {
     if outcomes.is_empty() && !json {
-        ctx.ui.say("there are no servers");
+        ctx.ui.message("there are no servers");
     }
     ctx.ui.answer(json, outcomes, |outcomes| {
         outcomes.iter().map(|outcome| line(change, outcome)).collect::<Vec<_>>().join("\n")
@@ -144,8 +143,8 @@ pub(super) fn tell(
         let reports = outcomes.iter().flat_map(|outcome| &outcome.clients);
         let is_wanted = |_: &ClientReport| change != Change::Remove;
         let lines = clients::lines(reports.clone(), is_wanted, ctx.caller.home().as_deref());
-        for line in lines.into_iter().chain(clients::outlook(reports, None)) {
-            ctx.ui.say(line);
+        for line in lines.into_iter().chain(clients::retry_hint(reports, None)) {
+            ctx.ui.message(line);
         }
     }
     Ok(())

@@ -8,7 +8,7 @@ use std::path::Path;
 use clap::Subcommand;
 use mainstay_api::{ClientDone, ClientInfo, ClientReport, Request};
 
-use crate::clients::{self, IdParser, is_ours};
+use crate::clients::{self, IdParser, is_managed};
 use crate::context::Context;
 use crate::error::{CliError, Exit};
 use crate::text::and;
@@ -73,7 +73,6 @@ struct RemoveWhich {
     all: bool,
 }
 
-/// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
     Add,
@@ -116,20 +115,20 @@ async fn change(
     if json {
         ctx.ui.answer(true, &reports, |_| String::new())?;
     } else {
-        for line in told(change, &ids, &reports, ctx.caller.home().as_deref()) {
-            ctx.ui.say(line);
+        for line in messages(change, &ids, &reports, ctx.caller.home().as_deref()) {
+            ctx.ui.message(line);
         }
     }
     let failed = reports.iter().any(|report| report.done == ClientDone::Failed);
-    let in_vain = ids.is_empty() && change == Change::Add;
-    if failed || in_vain { Err(CliError::Answered(Exit::Failed)) } else { Ok(()) }
+    let found_none = ids.is_empty() && change == Change::Add;
+    if failed || found_none { Err(CliError::Answered(Exit::Failed)) } else { Ok(()) }
 }
 
 /// The clients that `--all` means.
 fn all(change: Change, clients: &[ClientInfo]) -> Vec<String> {
     let is_meant = |client: &&ClientInfo| match change {
         Change::Add => client.installed,
-        Change::Remove => client.chosen || client.entries.iter().any(is_ours),
+        Change::Remove => client.chosen || client.entries.iter().any(is_managed),
     };
     clients.iter().filter(is_meant).map(|client| client.id.clone()).collect()
 }
@@ -154,7 +153,7 @@ async fn carry_out(
 }
 
 /// What was done and what to do where it failed, or that there was nothing to do.
-fn told(
+fn messages(
     change: Change,
     ids: &[String],
     reports: &[ClientReport],
@@ -166,7 +165,7 @@ fn told(
             Change::Add => "mainstay client add",
             Change::Remove => "mainstay client remove",
         };
-        return lines.into_iter().chain(clients::outlook(reports, Some(again))).collect();
+        return lines.into_iter().chain(clients::retry_hint(reports, Some(again))).collect();
     }
     let products: Vec<&str> = ids.iter().map(|id| clients::product(id)).collect();
     let products = and(&products);
@@ -203,7 +202,7 @@ mod tests {
         let ids = each_once(["zed", "cursor", "zed"].map(str::to_owned).into());
         assert_eq!(ids, ["zed", "cursor"]);
         let check = |change, reports: &[ClientReport], expected: &str| {
-            assert_eq!(told(change, &ids, reports, None), [expected]);
+            assert_eq!(messages(change, &ids, reports, None), [expected]);
         };
         let same = report("zed", ClientDone::Nothing, "time is there already");
         let chosen = "Zed and Cursor: every server that you run will be added";
@@ -217,15 +216,15 @@ mod tests {
         );
         let gone = report("zed", ClientDone::Removed, "removed `time` from Zed (/its/file)");
         check(Change::Remove, &[gone], "removed `time` from Zed (/its/file)");
-        assert_eq!(told(Change::Add, &[], &[], None), [ls::NONE_FOUND]);
+        assert_eq!(messages(Change::Add, &[], &[], None), [ls::NONE_FOUND]);
         let none = "nothing to do: no client was added, and no file has an entry of Mainstay";
-        assert_eq!(told(Change::Remove, &[], &[], None), [none]);
+        assert_eq!(messages(Change::Remove, &[], &[], None), [none]);
     }
 
     #[test]
     fn whoever_fails_is_told_when_it_is_tried_again() {
         let broken = report("zed", ClientDone::Failed, "/its/file cannot be read");
-        let lines = told(Change::Remove, &["zed".to_owned()], &[broken], None).join("\n");
+        let lines = messages(Change::Remove, &["zed".to_owned()], &[broken], None).join("\n");
         insta::assert_snapshot!(anstream::adapter::strip_str(&lines), @"
         warning: `time` is still in Zed: /its/file cannot be read
         help: fix the file; Mainstay tries again within a minute, or at once with `mainstay client remove zed`

@@ -43,7 +43,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
         ctx.caller = ctx.caller.clone().with_var("MAINSTAY_HOME", home);
     }
     let daemon = Daemon::new(args.name, Remote::of(ctx)?);
-    daemon.reach().await?;
+    daemon.connect_first().await?;
     let client = Client::over(target(daemon.name())?, daemon);
     let io = (tokio::io::stdin(), tokio::io::stdout());
     let carried = bridge::run(client, None, MAX_MESSAGE, io, std::future::pending()).await;

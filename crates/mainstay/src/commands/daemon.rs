@@ -10,11 +10,11 @@ use mainstay_api::{DaemonInfo, Request};
 use mainstay_hold::limits::STOP_COMMAND;
 use serde::de::IgnoredAny;
 
-use super::succession::succeed;
+use super::handover::hand_over;
 use crate::context::{Context, now};
 use crate::error::{CliError, Exit};
 use crate::failure_report::FailureReport;
-use crate::remote::{Ending, Remote, tell_of};
+use crate::remote::{ProcessHandle, Remote, warn_of_version};
 use crate::text::{Cell, ago, columns};
 use crate::times::{Zone, ZoneArgs};
 use crate::ui::paint;
@@ -123,7 +123,7 @@ async fn status(args: &StatusArgs, ctx: &mut Context) -> Result<(), CliError> {
     };
     let (now, zone) = (now(), args.zone.zone());
     ctx.ui.answer(args.json, &daemon, |daemon| page(daemon, now, &zone))?;
-    tell_of(&daemon);
+    warn_of_version(&daemon);
     Ok(())
 }
 
@@ -132,7 +132,7 @@ fn absence(stopped_by_user: bool, failure_report: Option<&FailureReport>) -> Str
         _ if stopped_by_user => {
             "stopped by `mainstay daemon stop`; `mainstay daemon start` starts it".to_owned()
         }
-        Some(report) => format!("not running\n{}", report.of_failing()),
+        Some(report) => format!("not running\n{}", report.summary()),
         None => "not running".to_owned(),
     }
 }
@@ -188,7 +188,7 @@ fn pids(daemon: &DaemonInfo) -> String {
 async fn start(ctx: &mut Context) -> Result<(), CliError> {
     let remote = Remote::of(ctx)?;
     let started = ctx.ui.waiting("starting the daemon", remote.start()).await?;
-    ctx.ui.say(if started { "the daemon is started" } else { "the daemon is already running" });
+    ctx.ui.message(if started { "the daemon is started" } else { "the daemon is already running" });
     Ok(())
 }
 
@@ -199,7 +199,7 @@ async fn stop(args: &StopArgs, ctx: &mut Context) -> Result<(), CliError> {
     let stopped = match ctx.ui.waiting("stopping", end(&remote, args.keep_servers)).await {
         Err(CliError::Failing { .. } | CliError::NoHello { .. }) => {
             ctx.ui.waiting("stopping", end_holder(&remote)).await?;
-            ctx.ui.say(
+            ctx.ui.message(
                 "the daemon did not respond; it is stopped, and its servers run on; correct what \
                  `mainstay doctor` reports, then `mainstay daemon stop` ends them",
             );
@@ -208,9 +208,9 @@ async fn stop(args: &StopArgs, ctx: &mut Context) -> Result<(), CliError> {
         stopped => stopped.inspect_err(|_| remote.clear_stopped())?,
     };
     match (stopped, args.keep_servers) {
-        (false, _) => ctx.ui.say("no daemon is running"),
-        (true, false) => ctx.ui.say("the daemon and its servers are stopped"),
-        (true, true) => ctx.ui.say("the daemon is stopped; its servers run on"),
+        (false, _) => ctx.ui.message("no daemon is running"),
+        (true, false) => ctx.ui.message("the daemon and its servers are stopped"),
+        (true, true) => ctx.ui.message("the daemon is stopped; its servers run on"),
     }
     // A daemon that came up during the stop has removed the mark.
     marked.and(remote.mark_stopped())
@@ -232,10 +232,10 @@ pub(super) async fn reload(ctx: &mut Context) -> Result<(), CliError> {
         if remote.is_stopped_by_user() {
             return Err(CliError::Stopped);
         }
-        ctx.ui.say("no daemon is running");
+        ctx.ui.message("no daemon is running");
         return Err(CliError::Answered(Exit::Unreachable));
     };
-    let succeeded = ctx.ui.waiting("reloading", succeed(&remote, &old, None, None)).await;
+    let succeeded = ctx.ui.waiting("reloading", hand_over(&remote, &old, None, None)).await;
     let new = succeeded
         .map_err(|error| CliError::Failed { message: error.to_string(), help: error.help(&old) })?;
     let versions = if old.version == new.version {
@@ -243,16 +243,16 @@ pub(super) async fn reload(ctx: &mut Context) -> Result<(), CliError> {
     } else {
         format!("{} in place of {}", new.version, old.version)
     };
-    ctx.ui.say(format!("a new daemon serves (pid {}, version {versions})", new.pid));
+    ctx.ui.message(format!("a new daemon serves (pid {}, version {versions})", new.pid));
     Ok(())
 }
 
 /// Stops a holder whose daemon does not respond, by a signal.
 async fn end_holder(remote: &Remote) -> Result<(), CliError> {
     let Some(holder) = remote.holder() else { return Ok(()) };
-    let Some(process) = Ending::of(holder) else { return Ok(()) };
+    let Some(process) = ProcessHandle::open(holder) else { return Ok(()) };
     process.terminate();
-    if process.within(STOP_COMMAND).await {
+    if process.wait_exit(STOP_COMMAND).await {
         return Ok(());
     }
     let message =
@@ -264,12 +264,12 @@ async fn end_holder(remote: &Remote) -> Result<(), CliError> {
 pub(super) async fn shut_down(remote: &Remote, keep_servers: bool) -> Result<bool, CliError> {
     let Some(daemon) = remote.inspect().await? else { return Ok(false) };
     // The holder ends after its daemon.
-    let ending = Ending::of(daemon.holder.unwrap_or(daemon.pid));
+    let ending = ProcessHandle::open(daemon.holder.unwrap_or(daemon.pid));
     let Some(connection) = remote.probe().await? else { return Ok(true) };
     let request = Request::Shutdown { keep_servers };
     let _null: IgnoredAny = remote.finish(connection.call(&request).await)?;
     match ending {
-        Some(ending) if !ending.within(STOP_COMMAND).await => Err(CliError::failed(
+        Some(ending) if !ending.wait_exit(STOP_COMMAND).await => Err(CliError::failed(
             format!(
                 "the daemon (pid {}) has not stopped within {} s",
                 daemon.pid,

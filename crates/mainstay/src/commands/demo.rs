@@ -42,25 +42,28 @@ pub(crate) async fn run(_args: Args, ctx: &mut Context) -> Result<(), CliError> 
         .prefix("mainstay-demo-")
         .tempdir()
         .map_err(CliError::io("no temporary directory can be created"))?;
-    let stage =
-        Context { caller: ctx.caller.at_home(home.path()), exe: ctx.exe.clone(), ui: Ui::new() };
+    let private = Context {
+        caller: ctx.caller.with_private_home(home.path()),
+        exe: ctx.exe.clone(),
+        ui: Ui::new(),
+    };
     let listening = CliError::io("signals cannot be listened for");
     let (mut interrupt, mut terminate) = signal(SignalKind::interrupt())
         .and_then(|interrupt| Ok((interrupt, signal(SignalKind::terminate())?)))
         .map_err(listening)?;
-    let mut demo = Demo { remote: Remote::of(&stage)?, ui: &mut ctx.ui };
-    let played = match demo.raise_daemon().await {
+    let mut demo = Demo { remote: Remote::of(&private)?, ui: &mut ctx.ui };
+    let shown = match demo.start_daemon().await {
         Ok(()) => tokio::select! {
-            played = demo.play(&ctx.exe) => played,
+            shown = demo.show(&ctx.exe) => shown,
             _ = interrupt.recv() => Err(interrupted()),
             _ = terminate.recv() => Err(interrupted()),
         },
         failed => failed,
     };
-    let tidied = shut_down(&demo.remote, false).await;
+    let stopped = shut_down(&demo.remote, false).await;
     home.close().map_err(CliError::io("the temporary directory cannot be removed"))?;
-    played?;
-    tidied?;
+    shown?;
+    stopped?;
     ctx.ui.print(format!(
         "\nEverything is removed again. Try it yourself: {}",
         paint::note("mainstay run NAME -- COMMAND")
@@ -85,15 +88,15 @@ struct Demo<'a> {
 
 impl Demo<'_> {
     /// Starts the private daemon. Not to be interrupted: one that is half up could not be found again.
-    async fn raise_daemon(&self) -> Result<(), CliError> {
+    async fn start_daemon(&self) -> Result<(), CliError> {
         self.remote.call(&Request::List).await.map(|_: Vec<ServerInfo>| ())
     }
 
-    async fn play(&mut self, exe: &Path) -> Result<(), CliError> {
+    async fn show(&mut self, exe: &Path) -> Result<(), CliError> {
         self.ui.print(
             "Mainstay keeps MCP servers running. This demo kills one while a client uses it.\n",
         )?;
-        self.prompt("mainstay run demo -- mainstay __demo-server")?;
+        self.print_command("mainstay run demo -- mainstay __demo-server")?;
         let spec = Box::new(demo_spec(exe)?);
         let name = spec.name.clone();
         let _accepted: Described =
@@ -103,27 +106,27 @@ impl Demo<'_> {
         let pid = server.pid.filter(|_| server.status == Status::Running);
         let pid =
             pid.ok_or_else(|| failed(format!("the server is not ready: {}", server.reason)))?;
-        self.tell(&format!("demo is {} (pid {pid})", paint::good("running")))?;
+        self.print_result(&format!("demo is {} (pid {pid})", paint::good("running")))?;
 
-        self.remark("An MCP client connects once.")?;
-        let mut client = in_time(Client::connect(self.remote.clone(), &name)).await?;
+        self.print_comment("An MCP client connects once.")?;
+        let mut client = with_limit(Client::connect(self.remote.clone(), &name)).await?;
         let session = client.session.get(..8).unwrap_or_default().to_owned();
-        self.tell(&format!("session {session}"))?;
+        self.print_result(&format!("session {session}"))?;
         let (sum, first) = self.add(&mut client, 2, 3).await?;
-        self.tell(&format!("2 + 3 = {sum} (from pid {first})"))?;
+        self.print_result(&format!("2 + 3 = {sum} (from pid {first})"))?;
 
-        self.prompt(&format!("kill -9 {pid}"))?;
+        self.print_command(&format!("kill -9 {pid}"))?;
         let (killed, killed_at) = (Instant::now(), now());
         kill(pid)?;
 
-        self.remark("The client calls again at once, in the same session.")?;
+        self.print_comment("The client calls again at once, in the same session.")?;
         let (sum, second) = self.add(&mut client, 20, 22).await?;
         let gap = killed.elapsed();
         if first == second {
             return Err(failed("the killed process answered"));
         }
-        self.tell(&format!("20 + 22 = {sum} (from pid {second})"))?;
-        self.tell(&format!("still session {session}: no error, no second `initialize`"))?;
+        self.print_result(&format!("20 + 22 = {sum} (from pid {second})"))?;
+        self.print_result(&format!("still session {session}: no error, no second `initialize`"))?;
         if let Some(Recovery { noticed, started }) = self.recovery(&name, killed_at).await? {
             self.ui.print(format!(
                 "\n{:>7} from the kill until Mainstay noticed it\n{:>7} until a new process was started",
@@ -142,7 +145,7 @@ impl Demo<'_> {
             let pid = client.call("pid", &json!({})).await?.swap_remove(0);
             Ok((sum, pid))
         };
-        in_time(calls).await
+        with_limit(calls).await
     }
 
     async fn recovery(
@@ -162,23 +165,23 @@ impl Demo<'_> {
     }
 
     async fn ask<T: serde::de::DeserializeOwned>(&self, request: &Request) -> Result<T, CliError> {
-        in_time(self.remote.call(request)).await
+        with_limit(self.remote.call(request)).await
     }
 
-    fn remark(&mut self, text: &str) -> Result<(), CliError> {
+    fn print_comment(&mut self, text: &str) -> Result<(), CliError> {
         self.ui.print(paint::faint(&format!("# {text}")))
     }
 
-    fn prompt(&mut self, command: &str) -> Result<(), CliError> {
+    fn print_command(&mut self, command: &str) -> Result<(), CliError> {
         self.ui.print(format!("{} {}", paint::faint("$"), paint::strong(command)))
     }
 
-    fn tell(&mut self, text: &str) -> Result<(), CliError> {
+    fn print_result(&mut self, text: &str) -> Result<(), CliError> {
         self.ui.print(format!("  {text}"))
     }
 }
 
-async fn in_time<T>(step: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
+async fn with_limit<T>(step: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
     let late = |_| failed(format!("no answer within {} s", LIMIT.as_secs()));
     timeout(LIMIT, step).await.map_err(late)?
 }

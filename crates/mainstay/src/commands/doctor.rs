@@ -10,7 +10,7 @@ use mainstay_daemon::discover::Disk;
 use serde::Serialize;
 
 use self::checks::{
-    Prospect, callers_check, daemon_check, database_check, directory_check, events_check,
+    NextStart, callers_check, daemon_check, database_check, directory_check, events_check,
     kernel_checks, listen_check, program_checks, server_check, settings_check,
 };
 use self::clients::{client_checks, find_clients};
@@ -19,7 +19,7 @@ use crate::context::Context;
 use crate::error::{CliError, Exit};
 use crate::remote::Remote;
 use crate::settings::Settings;
-use crate::text::tame;
+use crate::text::plain_line;
 use crate::ui::paint;
 
 /// Look for problems and suggest fixes
@@ -91,38 +91,39 @@ async fn examine(ctx: &Context) -> Result<Vec<Check>, CliError> {
     let instance = ctx.instance()?;
     let mut checks = program_checks(&ctx.caller);
     checks.extend(kernel_checks());
-    let mut ground = vec![
+    let mut base = vec![
         directory_check("state directory", &instance.state_dir),
         directory_check("runtime directory", &instance.run_dir),
     ];
     let remote = Remote::of(ctx)?;
     let daemon = ctx.ui.waiting("looking for the daemon", remote.inspect()).await;
-    ground.push(database_check(mainstay_daemon::inspect(&instance).err()));
-    ground.extend(events_check(&instance.state_dir.join("events.db")));
-    let grounded = ground.iter().all(|check| check.level != Level::Fail);
-    checks.append(&mut ground);
+    base.push(database_check(mainstay_daemon::inspect(&instance).err()));
+    base.extend(events_check(&instance.state_dir.join("events.db")));
+    let can_use_base = base.iter().all(|check| check.level != Level::Fail);
+    checks.append(&mut base);
     let running = daemon.as_ref().ok().and_then(Option::as_ref);
     let settings = ctx.settings();
     let usual = Settings::default();
-    let said = settings.as_ref().ok().and_then(Option::as_ref).unwrap_or(&usual);
-    let listen = ctx.caller.listen(said);
-    let can_start = grounded && settings.is_ok() && listen.is_ok();
+    let effective = settings.as_ref().ok().and_then(Option::as_ref).unwrap_or(&usual);
+    let listen = ctx.caller.listen(effective);
+    let can_start = can_use_base && settings.is_ok() && listen.is_ok();
     let failure_report = remote.failure_report();
     let stopped_by_user = remote.is_stopped_by_user();
-    let prospect = Prospect { can_start, stopped_by_user, failure_report: failure_report.as_ref() };
-    checks.push(daemon_check(&daemon, prospect));
+    let next_start =
+        NextStart { can_start, stopped_by_user, failure_report: failure_report.as_ref() };
+    checks.push(daemon_check(&daemon, next_start));
     checks.extend(settings_check(instance.config_file.as_deref(), &settings));
     checks.push(listen_check(listen, running));
-    checks.extend(callers_check(said));
+    checks.extend(callers_check(effective));
     checks.push(engine_check(&ctx.caller, &Disk));
     if let Ok(Some(_)) = daemon
         && let Some(connection) = remote.probe().await?
     {
         let servers: Vec<ServerInfo> = remote.finish(connection.call(&Request::List).await)?;
         let found: Vec<Check> = servers.iter().map(server_check).collect();
-        let unwell = servers.iter().zip(&found).filter(|(_, check)| check.level != Level::Ok);
-        let unwell: Vec<&str> = unwell.map(|(server, _)| server.name.as_str()).collect();
-        let clients = client_checks(&find_clients(&remote, &ctx.caller).await, &unwell);
+        let failing = servers.iter().zip(&found).filter(|(_, check)| check.level != Level::Ok);
+        let failing: Vec<&str> = failing.map(|(server, _)| server.name.as_str()).collect();
+        let clients = client_checks(&find_clients(&remote, &ctx.caller).await, &failing);
         checks.extend(found);
         checks.extend(clients);
     }
@@ -132,10 +133,10 @@ async fn examine(ctx: &Context) -> Result<Vec<Check>, CliError> {
 fn line(check: &Check) -> String {
     let mark = match check.level {
         Level::Ok => paint::good("ok  "),
-        Level::Warn => paint::odd("warn"),
+        Level::Warn => paint::warning("warn"),
         Level::Fail => paint::bad("fail"),
     };
-    let line = format!("{mark}  {}: {}", check.name, tame(&check.detail));
+    let line = format!("{mark}  {}: {}", check.name, plain_line(&check.detail));
     match &check.help {
         Some(help) => format!("{line}\n      {} {help}", paint::note("help:")),
         None => line,

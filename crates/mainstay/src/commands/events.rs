@@ -6,7 +6,7 @@ use mainstay_core::ServerName;
 use crate::context::Context;
 use crate::error::CliError;
 use crate::remote::Remote;
-use crate::text::tame;
+use crate::text::plain_line;
 use crate::times::{Zone, ZoneArgs};
 use crate::ui::paint;
 
@@ -39,9 +39,10 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
 
 fn line(event: &EventRecord, zone: &Zone) -> String {
     let at = zone.date_and_clock(event.at);
-    let who = event.server.as_ref().map_or("-", ServerName::as_str);
+    let server = event.server.as_ref().map_or("-", ServerName::as_str);
     let what = event.run.map_or(event.event.clone(), |run| format!("{} #{run}", event.event));
-    let line = format!("{}  {who:<16}  {what:<14}  {}", paint::faint(&at), tame(&event.detail));
+    let line =
+        format!("{}  {server:<16}  {what:<14}  {}", paint::faint(&at), plain_line(&event.detail));
     line.trim_end().to_owned()
 }
 

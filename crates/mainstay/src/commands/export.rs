@@ -23,7 +23,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let specs: Vec<ServerSpec> = ctx.ask("asking the daemon", &request).await?;
     let text = servers_file::write(&specs);
     if servers_file::has_placeholder(&text) {
-        ctx.ui.say(
+        ctx.ui.message(
             "values in commands and URLs that may be secrets were left out: replace \
              HIDDEN-BY-MAINSTAY with them before you import the file",
         );

@@ -50,10 +50,10 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let around = clients::around(&ctx.caller);
     let request = Request::Import { specs: specs.clone(), replace: args.replace, around };
     let outcomes: Vec<Outcome> = ask_with_images(ctx, "importing", &request, &specs).await?;
-    change::tell(Change::Import, args.json, &outcomes, ctx)?;
+    change::print_outcomes(Change::Import, args.json, &outcomes, ctx)?;
     let reports = outcomes.iter().flat_map(|outcome| &outcome.clients);
     if !args.json {
-        clients::say_none_chosen(&specs, reports, ctx).await;
+        clients::hint_if_no_client(&specs, reports, ctx).await;
     }
     Ok(())
 }

@@ -35,10 +35,10 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     if !args.json
         && let Some(hint) = hint(&servers, args.all)
     {
-        ctx.ui.say(hint);
+        ctx.ui.message(hint);
     }
     if !args.json && servers.iter().any(|server| server.url.is_none()) {
-        ctx.warn_of_listener().await;
+        ctx.warn_if_not_listening().await;
     }
     let width = ctx.ui.width();
     ctx.ui.answer(args.json, &servers, |servers| page(servers, args.all, now, width))

@@ -14,8 +14,7 @@ use super::why;
 use crate::context::Context;
 use crate::error::{CliError, Exit};
 use crate::remote::Remote;
-use crate::terminal_text::plain_line;
-use crate::text::{clip, short_id, tame};
+use crate::text::{clip, plain_line, short_id};
 use crate::ui::paint;
 
 /// How many of the last lines of a server that failed are shown.
@@ -60,15 +59,15 @@ impl Wait<'_> {
         ctx: &mut Context,
     ) -> Result<ServerInfo, CliError> {
         let request = Request::Settle { name: self.name.clone(), any_end: true, since: self.since };
-        let mut told = false;
+        let mut reported = false;
         loop {
             let server: ServerInfo = remote.call(&request).await?;
             if !(self.through_absence && server.status == Status::Waiting) {
                 return Ok(server);
             }
-            if !std::mem::replace(&mut told, true) {
-                let line = format!("{}: {}", server.name, tame(&server.reason));
-                spinner.suspend(|| ctx.ui.say(line));
+            if !std::mem::replace(&mut reported, true) {
+                let line = format!("{}: {}", server.name, plain_line(&server.reason));
+                spinner.suspend(|| ctx.ui.message(line));
             }
             sleep(LOOK).await;
         }
@@ -102,7 +101,7 @@ impl Wait<'_> {
 
 /// The result of Ctrl-C while a server is starting.
 pub(super) fn interrupted(name: &ServerName, ctx: &mut Context) -> CliError {
-    ctx.ui.say(format!("{name} is still starting; see `mainstay status {name}`"));
+    ctx.ui.message(format!("{name} is still starting; see `mainstay status {name}`"));
     CliError::Answered(Exit::Interrupted)
 }
 
@@ -119,13 +118,13 @@ pub(super) fn verdict(server: &ServerInfo, settled: bool) -> Result<String, Stri
             };
             Ok(format!("{name} is {}{place}", paint::status(*status)(status.as_str())))
         }
-        Status::Error => Err(format!("{name} is down: {}", tame(reason))),
+        Status::Error => Err(format!("{name} is down: {}", plain_line(reason))),
         Status::Starting | Status::Restarting if settled => Err(not_up(server)),
         // A server that runs elsewhere may be there later; nothing is wrong with what was asked for.
         Status::Waiting if settled && server.engine == "remote" => {
-            Ok(format!("{name} is not reachable yet: {}", tame(reason)))
+            Ok(format!("{name} is not reachable yet: {}", plain_line(reason)))
         }
-        Status::Waiting if settled => Err(format!("{name} is waiting: {}", tame(reason))),
+        Status::Waiting if settled => Err(format!("{name} is waiting: {}", plain_line(reason))),
         Status::Starting
         | Status::Restarting
         | Status::Waiting
@@ -142,13 +141,13 @@ pub(super) fn verdict(server: &ServerInfo, settled: bool) -> Result<String, Stri
 fn not_up(server: &ServerInfo) -> String {
     let ServerInfo { name, reason, last_exit, .. } = server;
     let Some(exit) = last_exit.as_ref().filter(|exit| exit.cause == "exited") else {
-        return format!("{name} is not ready: {}", tame(reason));
+        return format!("{name} is not ready: {}", plain_line(reason));
     };
     let then = match reason.strip_prefix(&format!("{}, ", exit.detail)) {
         Some(then) if then.starts_with("restart ") => format!(", {then}"),
         Some(_) | None => " and is being restarted".to_owned(),
     };
-    format!("{name} ended ({}){then}", tame(&exit.detail))
+    format!("{name} ended ({}){then}", plain_line(&exit.detail))
 }
 
 /// The last lines of a server that failed, if it ran.
@@ -167,7 +166,7 @@ fn in_lines(stderr: &[String]) -> String {
     if last.is_empty() {
         return String::new();
     }
-    let lines: Vec<String> = last.iter().map(|line| format!("  {}", tame(line))).collect();
+    let lines: Vec<String> = last.iter().map(|line| format!("  {}", plain_line(line))).collect();
     format!("\nits last lines:\n{}", lines.join("\n"))
 }
 

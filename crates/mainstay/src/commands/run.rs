@@ -30,9 +30,9 @@ const WATCH: Duration = Duration::from_secs(3);
 
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let files = args.env_file.iter().map(|file| read_env_file(file)).collect::<Result<_, _>>()?;
-    let present = if args.replace || args.reset { present(&args, ctx).await? } else { None };
-    let is_new = present.is_none();
-    let old = present.filter(|_| args.replace);
+    let existing = if args.replace || args.reset { existing(&args, ctx).await? } else { None };
+    let is_new = existing.is_none();
+    let old = existing.filter(|_| args.replace);
     let mut spec = spec_from(&args, &ctx.caller, files, old.as_ref())?;
     engine_host::set_engine(&mut spec, args.container.image.is_some(), &ctx.caller, &Disk)?;
     if let Some(error) = quoted_command(&spec, Path::exists) {
@@ -48,25 +48,25 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let Described { server: accepted, clients: reports, unchanged } = described;
     if !args.json {
         if let Some(line) = old.map(|old| comparison(&old, &specs[0], unchanged)) {
-            ctx.ui.say(line);
+            ctx.ui.message(line);
         }
         // A client that the server names no longer loses its entry.
         let is_wanted =
             |report: &ClientReport| only.as_ref().is_none_or(|only| only.contains(&report.client));
         let lines = clients::lines(&reports, is_wanted, ctx.caller.home().as_deref());
-        for line in lines.into_iter().chain(clients::outlook(&reports, None)) {
-            ctx.ui.say(line);
+        for line in lines.into_iter().chain(clients::retry_hint(&reports, None)) {
+            ctx.ui.message(line);
         }
         if accepted.url.is_none() {
-            ctx.warn_of_listener().await;
+            ctx.warn_if_not_listening().await;
         }
     }
-    if let Some(caveat) = caveat(&accepted, specs[0].restart.on_stop) {
-        ctx.ui.say(format!("{} {caveat}", paint::odd("warning:")));
+    if let Some(stop_warning) = stop_warning(&accepted, specs[0].restart.on_stop) {
+        ctx.ui.message(format!("{} {stop_warning}", paint::warning("warning:")));
     }
     if let Workload::Container(container) = &specs[0].workload {
         for warning in mount_warnings(container, ctx.caller.home().as_deref()) {
-            ctx.ui.say(format!("{} {warning}", paint::odd("warning:")));
+            ctx.ui.message(format!("{} {warning}", paint::warning("warning:")));
         }
     }
     let done = match (unchanged, is_new) {
@@ -74,10 +74,12 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
         (false, true) => "added",
         (false, false) => "changed",
     };
-    let (server, settled) = match first_moments(&args, accepted, ctx).await {
-        Err(error) if error.exit() == Exit::Unreachable => return Err(left(&name, done, ctx)),
+    let (server, settled) = match watch_start(&args, accepted, ctx).await {
+        Err(error) if error.exit() == Exit::Unreachable => {
+            return Err(daemon_ended(&name, done, ctx));
+        }
         Ok(Some((server, _))) if is_stopped(&server) && is_stopped_by_user(ctx) => {
-            return Err(left(&name, done, ctx));
+            return Err(daemon_ended(&name, done, ctx));
         }
         Ok(Some(seen)) => seen,
         Ok(None) => return Err(readiness::interrupted(&name, ctx)),
@@ -95,7 +97,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
         }
         Ok(text) => {
             ctx.ui.print(text)?;
-            clients::say_none_chosen(&specs, &described.clients, ctx).await;
+            clients::hint_if_no_client(&specs, &described.clients, ctx).await;
             Ok(())
         }
         Err(text) => {
@@ -128,37 +130,37 @@ fn quoted_command(spec: &ServerSpec, exists: impl Fn(&Path) -> bool) -> Option<C
 }
 
 /// The server that is to be replaced. That there is none is an error only if nothing else to run is given.
-async fn present(args: &Args, ctx: &mut Context) -> Result<Option<ServerSpec>, CliError> {
+async fn existing(args: &Args, ctx: &mut Context) -> Result<Option<ServerSpec>, CliError> {
     let absent = match ctx.described(Some(&args.name)).await {
         Ok(specs) => return Ok(specs.into_iter().next()),
         Err(error) if error.exit() == Exit::NoSuchServer => error,
         Err(error) => return Err(error),
     };
-    if args.replace && names_nothing(args) {
+    if args.replace && has_no_workload(args) {
         return Err(absent);
     }
-    if let Some(line) = other_name(&args.name, &absent).filter(|_| !args.json) {
-        ctx.ui.say(line);
+    if let Some(line) = similar_name_hint(&args.name, &absent).filter(|_| !args.json) {
+        ctx.ui.message(line);
     }
     Ok(None)
 }
 
 /// Whether the arguments only change settings of a server.
-fn names_nothing(args: &Args) -> bool {
+fn has_no_workload(args: &Args) -> bool {
     args.command.is_empty() && args.container.image.is_none() && args.remote.url.is_none()
 }
 
 /// The hint for a name that is like that of another server.
-fn other_name(name: &ServerName, absent: &CliError) -> Option<String> {
+fn similar_name_hint(name: &ServerName, absent: &CliError) -> Option<String> {
     let advice = absent.advice()?;
-    let meant = advice.split_inclusive('?').next()?;
-    meant
+    let suggestion = advice.split_inclusive('?').next()?;
+    suggestion
         .starts_with("did you mean")
-        .then(|| format!("there is no server `{name}` to replace, so it is added; {meant}"))
+        .then(|| format!("there is no server `{name}` to replace, so it is added; {suggestion}"))
 }
 
 /// The error if the daemon ended before the server was ready.
-fn left(name: &ServerName, done: &str, ctx: &Context) -> CliError {
+fn daemon_ended(name: &ServerName, done: &str, ctx: &Context) -> CliError {
     let (what, help) = if is_stopped_by_user(ctx) {
         ("Mainstay was stopped", "`mainstay daemon start` starts it".to_owned())
     } else {
@@ -187,7 +189,7 @@ fn comparison(old: &ServerSpec, new: &ServerSpec, unchanged: bool) -> String {
 }
 
 /// What was asked for and cannot be had from the engine that was found.
-fn caveat(server: &ServerInfo, on_stop: OnStop) -> Option<String> {
+fn stop_warning(server: &ServerInfo, on_stop: OnStop) -> Option<String> {
     let (name, engine) = (&server.name, server.engine.as_str());
     match on_stop {
         OnStop::Respect if engine == EngineKind::Podman.as_str() => {
@@ -198,12 +200,12 @@ fn caveat(server: &ServerInfo, on_stop: OnStop) -> Option<String> {
 }
 
 /// Watches the start of the server; the flag says whether it became ready or failed. None if the user pressed Ctrl-C.
-async fn first_moments(
+async fn watch_start(
     args: &Args,
     accepted: ServerInfo,
     ctx: &mut Context,
 ) -> Result<Option<(ServerInfo, bool)>, CliError> {
-    if !args.wait && !ctx.ui.has_terminal() {
+    if !args.wait && !ctx.ui.has_stderr_terminal() {
         return watch(&args.name, accepted, ctx).await.map(Some);
     }
     let wait = Wait { name: &args.name, since: None, through_absence: args.wait };
@@ -258,10 +260,10 @@ mod tests {
         let on = |engine: &str, on_stop| {
             let mut time = server("time", Status::Starting);
             engine.clone_into(&mut time.engine);
-            caveat(&time, on_stop)
+            stop_warning(&time, on_stop)
         };
-        let told = on("podman", OnStop::Respect).unwrap();
-        assert_eq!(told, "Podman reports a stop as an exit, so time is restarted after both");
+        let warning = on("podman", OnStop::Respect).unwrap();
+        assert_eq!(warning, "Podman reports a stop as an exit, so time is restarted after both");
         assert_eq!(on("podman", OnStop::Restart), None);
         assert_eq!(on("docker", OnStop::Respect), None);
     }

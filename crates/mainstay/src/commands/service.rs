@@ -69,13 +69,13 @@ async fn install(service: &Service, force: bool, ctx: &mut Context) -> Result<()
             // systemd tries again to start a service, but does not complete an installation.
             if unit == UnitState::Absent && *step != Step::Start {
                 service.roll_back();
-                ctx.ui.say("the incomplete installation is removed");
+                ctx.ui.message("the incomplete installation is removed");
             }
             return Err(error);
         }
     }
     for line in outcome(unit, &state, steps.contains(&Step::Start)) {
-        ctx.ui.say(line);
+        ctx.ui.message(line);
     }
     Ok(())
 }
@@ -90,7 +90,7 @@ async fn uninstall(service: &Service, ctx: &mut Context) -> Result<(), CliError>
     for step in &steps {
         execute(*step, service, ctx).await?;
     }
-    ctx.ui.say(match (steps.is_empty(), state.masked) {
+    ctx.ui.message(match (steps.is_empty(), state.masked) {
         (true, false) => "no service is installed",
         (true, true) => "no service is installed; it stays masked",
         (false, _) => "the service is uninstalled",
@@ -134,7 +134,7 @@ async fn execute(step: Step, service: &Service, ctx: &mut Context) -> Result<(),
         }
         Step::Reload | Step::Enable | Step::Disable | Step::Start | Step::Stop => return Ok(()),
     };
-    ctx.ui.say(message);
+    ctx.ui.message(message);
     Ok(())
 }
 

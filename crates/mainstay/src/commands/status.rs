@@ -14,8 +14,8 @@ use mainstay_core::{
 use super::ls;
 use crate::context::{Context, now};
 use crate::error::CliError;
-use crate::limits::in_words;
-use crate::text::{Cell, ago, due, facts, reason, short_id, tame};
+use crate::limits::limits_text;
+use crate::text::{Cell, ago, due, facts, plain_line, reason, short_id};
 use crate::times::{Zone, ZoneArgs};
 use crate::ui::paint;
 
@@ -59,7 +59,7 @@ fn page(report: &StatusReport, now: Timestamp, zone: &Zone) -> String {
         ("engine", Some(engine(report))),
         ("transport", Some(server.transport.clone())),
         ("url", server.url.clone()),
-        ("server", report.mcp.as_ref().map(who)),
+        ("server", report.mcp.as_ref().map(server_name)),
         ("pid", server.pid.map(|pid| pid.to_string())),
         ("container", server.container_id.as_deref().map(|id| short_id(id).to_owned())),
         ("run", Some(server.generation.to_string())),
@@ -69,14 +69,14 @@ fn page(report: &StatusReport, now: Timestamp, zone: &Zone) -> String {
         ("restarts", Some(restarts(server, now))),
         ("next restart", server.next_restart_at.map(|at| due(at, now))),
         ("last end", server.last_exit.as_ref().map(|exit| last_end(exit, now))),
-        ("command", report.command.as_ref().map(|command| tame(&command_line(command)))),
+        ("command", report.command.as_ref().map(|command| plain_line(&command_line(command)))),
         ("directory", report.cwd.as_ref().map(|cwd| cwd.display().to_string())),
         ("image", container.map(|container| container.image.clone())),
         ("arguments", container.and_then(|container| arguments(&container.args))),
         ("volumes", container.and_then(|container| list(&container.volumes))),
         ("network", container.and_then(|container| container.network.clone())),
         ("user", container.and_then(|container| container.user.clone())),
-        ("limits", container.map(|container| in_words(&container.limits))),
+        ("limits", container.map(|container| limits_text(&container.limits))),
         ("loosened", container.and_then(|container| list(&container.loosened))),
         ("variables", report.env.as_deref().and_then(list)),
         ("target", report.target.clone()),
@@ -91,7 +91,7 @@ fn page(report: &StatusReport, now: Timestamp, zone: &Zone) -> String {
     let rows = lines.into_iter().filter_map(|(key, value)| {
         let paint = match key {
             "status" => paint::status(server.status),
-            "loosened" => paint::odd,
+            "loosened" => paint::warning,
             _ => str::to_owned,
         };
         Some((key, Cell::painted(value?, paint)))
@@ -103,27 +103,27 @@ fn page(report: &StatusReport, now: Timestamp, zone: &Zone) -> String {
 fn engine(report: &StatusReport) -> String {
     let engine = &report.server.engine;
     match report.container.as_ref().and_then(|container| container.host.as_deref()) {
-        Some(host) => format!("{engine} at {}", tame(host)),
+        Some(host) => format!("{engine} at {}", plain_line(host)),
         None => engine.clone(),
     }
 }
 
 fn arguments(args: &[String]) -> Option<String> {
-    (!args.is_empty()).then(|| tame(&command_line(args)))
+    (!args.is_empty()).then(|| plain_line(&command_line(args)))
 }
 
 fn list(items: &[String]) -> Option<String> {
-    (!items.is_empty()).then(|| tame(&items.join(", ")))
+    (!items.is_empty()).then(|| plain_line(&items.join(", ")))
 }
 
-fn who(mcp: &McpInfo) -> String {
-    let name = tame(mcp.name.as_deref().unwrap_or("unnamed"));
-    let version = mcp.version.as_deref().map(|v| format!(" {}", tame(v))).unwrap_or_default();
-    format!("{name}{version}, MCP {}", tame(&mcp.protocol))
+fn server_name(mcp: &McpInfo) -> String {
+    let name = plain_line(mcp.name.as_deref().unwrap_or("unnamed"));
+    let version = mcp.version.as_deref().map(|v| format!(" {}", plain_line(v))).unwrap_or_default();
+    format!("{name}{version}, MCP {}", plain_line(&mcp.protocol))
 }
 
 fn listener(owner: &TargetOwner) -> String {
-    format!("{}, which is not a process of this server", tame(&owner.description))
+    format!("{}, which is not a process of this server", plain_line(&owner.description))
 }
 
 fn restarts(server: &ServerInfo, now: Timestamp) -> String {
@@ -132,7 +132,7 @@ fn restarts(server: &ServerInfo, now: Timestamp) -> String {
 }
 
 fn last_end(exit: &LastExit, now: Timestamp) -> String {
-    format!("{}, {}", tame(&exit.detail), ago(exit.at, now))
+    format!("{}, {}", plain_line(&exit.detail), ago(exit.at, now))
 }
 
 /// A command as it could be typed.
@@ -161,7 +161,7 @@ fn requests(proxy: &ProxySettings) -> String {
         ));
     }
     if !proxy.replay.is_empty() {
-        let tools: Vec<String> = proxy.replay.iter().map(|tool| tame(tool)).collect();
+        let tools: Vec<String> = proxy.replay.iter().map(|tool| plain_line(tool)).collect();
         parts.push(format!("safe to repeat: {}", tools.join(", ")));
     }
     parts.extend(proxy.port.map(|port| format!("also on port {port}")));
@@ -187,8 +187,8 @@ fn clients(report: &StatusReport) -> Option<String> {
         RefreshMode::Never => Some("never removed while the server exists".to_owned()),
     };
     let away = list(&away).map(|away| format!("{AWAY}: {away}"));
-    let told: Vec<String> = [list(&here), away, refresh].into_iter().flatten().collect();
-    (!told.is_empty()).then(|| told.join("; "))
+    let parts: Vec<String> = [list(&here), away, refresh].into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
 }
 
 fn registration(entry: &Registration) -> String {
@@ -338,7 +338,7 @@ mod tests {
         log:        /state/logs/time.log
         described:  1970-01-01 00:00:00 UTC, 2 min ago
         ");
-        assert!(page.contains(&paint::odd("host network, no memory limit")));
+        assert!(page.contains(&paint::warning("host network, no memory limit")));
     }
 
     #[test]

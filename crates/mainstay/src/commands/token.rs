@@ -61,14 +61,14 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
             let request = Request::CreateToken { name, server };
             let created: NewToken = ctx.ask(ASKING, &request).await?;
             if !json {
-                ctx.ui.say(created_text(&created.info));
+                ctx.ui.message(created_text(&created.info));
             }
             ctx.ui.answer(json, &created, |created| created.token.clone())
         }
         Action::Ls { zone, json } => {
             let tokens: Vec<TokenInfo> = ctx.ask(ASKING, &Request::Tokens).await?;
             if tokens.is_empty() && !json {
-                ctx.ui.say("no tokens; your own programs need none".to_owned());
+                ctx.ui.message("no tokens; your own programs need none".to_owned());
             }
             let (width, zone) = (ctx.ui.width(), zone.zone());
             ctx.ui.answer(json, &tokens, |tokens| page(tokens, &zone, width))

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::context::Context;
 use crate::error::CliError;
-use crate::text::{Cell, clip, columns, tame};
+use crate::text::{Cell, clip, columns, plain_line};
 use crate::ui::paint;
 
 /// A server that takes longer to list its tools has stopped answering. The daemon itself waits for one that is
@@ -35,7 +35,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
         let found =
             tools.iter().find(|tool| tool.get("name").and_then(Value::as_str) == Some(name));
         let Some(tool) = found else {
-            let message = format!("{} offers no tool `{}`", args.name, tame(name));
+            let message = format!("{} offers no tool `{}`", args.name, plain_line(name));
             return Err(CliError::failed(
                 message,
                 format!("`mainstay tools {}` lists them", args.name),
@@ -44,12 +44,12 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
         return ctx.ui.answer(args.json, tool, details);
     }
     if tools.is_empty() && !args.json {
-        ctx.ui.say(format!("{} offers no tools", args.name));
+        ctx.ui.message(format!("{} offers no tools", args.name));
     }
     let server: StatusReport =
         ctx.ask("asking the daemon", &Request::Status { name: args.name.clone() }).await?;
     if !matches!(server.server.status, Status::Running | Status::Unhealthy) {
-        ctx.ui.say(format!(
+        ctx.ui.message(format!(
             "{} is {}: this is the list of its last run",
             args.name, server.server.status
         ));
@@ -62,7 +62,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
 fn page(tools: &[Value], width: Option<usize>) -> String {
     let text = |tool: &Value, key: &str| {
         let text = tool.get(key).and_then(Value::as_str).unwrap_or_default();
-        tame(text.lines().next().unwrap_or_default())
+        plain_line(text.lines().next().unwrap_or_default())
     };
     let read_only = |tool: &Value| {
         tool.pointer("/annotations/readOnlyHint").and_then(Value::as_bool).unwrap_or_default()
@@ -88,8 +88,8 @@ fn details(tool: &Value) -> String {
         value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned()
     };
     let description = text(tool, "description");
-    let mut lines = vec![paint::strong(&tame(&text(tool, "name")))];
-    lines.extend(description.lines().map(tame));
+    let mut lines = vec![paint::strong(&plain_line(&text(tool, "name")))];
+    lines.extend(description.lines().map(plain_line));
     let page = lines.join("\n");
     let Some(all) = tool.pointer("/inputSchema/properties").and_then(Value::as_object) else {
         return page + "\n\nit takes no parameters";
@@ -103,10 +103,10 @@ fn details(tool: &Value) -> String {
         };
         let description = text(schema, "description");
         vec![
-            Cell::painted(format!("  {}", tame(name)), paint::strong),
-            Cell::new(tame(&kind)),
+            Cell::painted(format!("  {}", plain_line(name)), paint::strong),
+            Cell::new(plain_line(&kind)),
             Cell::new(if must(name) { "required" } else { "" }),
-            Cell::new(tame(&description.lines().collect::<Vec<_>>().join(" "))),
+            Cell::new(plain_line(&description.lines().collect::<Vec<_>>().join(" "))),
         ]
     });
     page + "\n\n" + &columns(&rows.collect::<Vec<_>>())
@@ -120,8 +120,8 @@ fn parameters(tool: &Value) -> String {
     let required = tool.pointer("/inputSchema/required").and_then(Value::as_array);
     let must = |name: &str| required.is_some_and(|names| names.iter().any(|n| n == name));
     let (must, may): (Vec<&String>, Vec<&String>) = all.keys().partition(|name| must(name));
-    let may = may.into_iter().map(|name| format!("[{}]", tame(name)));
-    let list: Vec<String> = must.into_iter().map(|name| tame(name)).chain(may).collect();
+    let may = may.into_iter().map(|name| format!("[{}]", plain_line(name)));
+    let list: Vec<String> = must.into_iter().map(|name| plain_line(name)).chain(may).collect();
     if list.is_empty() { String::new() } else { format!("({})", list.join(", ")) }
 }
 

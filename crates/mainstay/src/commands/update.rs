@@ -16,11 +16,11 @@ use mainstay_api::{DaemonInfo, Request};
 use mainstay_core::with_causes;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-pub(crate) use self::trial::{TRIAL, make_trial_run};
+pub(crate) use self::trial::{TRIAL, answer_trial_run};
 
 use self::installed::Installed;
-use self::lock::Locked;
-use super::succession::{NotSucceeded, succeed};
+use self::lock::UpdateLock;
+use super::handover::{HandoverError, hand_over};
 use crate::context::Context;
 use crate::error::CliError;
 use crate::remote::Remote;
@@ -50,43 +50,43 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     mainstay_daemon::prepare(&instance)
         .map_err(|error| CliError::Failed { message: error.to_string(), help: error.help() })?;
     let installed = Installed::find(&ctx.exe)?;
-    let _locked = Locked::take(&instance.state_dir, installed.directory())?;
+    let _locked = UpdateLock::take(&instance.state_dir, installed.directory())?;
     installed.clear_leftovers();
     let path = ctx.caller.absolute(&args.from)?;
     let candidate = candidate::open(&path, installed.file())?;
     let remote = Remote::of(ctx)?;
     let daemon = remote.inspect().await?;
-    if let Some(other) = daemon.as_ref().and_then(|daemon| installed.other_than(daemon.pid)) {
-        let (other, ours) = (other.display(), installed.path().display());
+    if let Some(other) = daemon.as_ref().and_then(|daemon| installed.other_program_of(daemon.pid)) {
+        let (other, own) = (other.display(), installed.path().display());
         return Err(CliError::failed(
-            format!("the daemon runs `{other}`, but this program is `{ours}`"),
+            format!("the daemon runs `{other}`, but this program is `{own}`"),
             format!("update that program: `{other}` update --from FILE"),
         ));
     }
-    if installed.has_the_bytes_of(&candidate).map_err(unreadable(&path))? {
-        ctx.ui.say(nothing_to_do(&installed, daemon.as_ref()));
+    if installed.has_same_content(&candidate).map_err(unreadable(&path))? {
+        ctx.ui.message(nothing_to_do(&installed, daemon.as_ref()));
         return Ok(());
     }
     let copy = installed.copy_in(&candidate)?;
-    let trial = trial::try_out(&copy, &path, &instance.state_dir);
+    let trial = trial::run_trial(&copy, &path, &instance.state_dir);
     let new = ctx.ui.waiting("trying the new version", trial).await?;
-    ctx.ui.say(format!("version {} can read the state of this instance", new.version));
+    ctx.ui.message(format!("version {} can read the state of this instance", new.version));
     let _signals = ignore_signals().map_err(CliError::io("signals cannot be ignored"))?;
     installed.replace(copy)?;
     let Some(old) = daemon else {
-        ctx.ui.say(updated(&installed, &new.version));
-        ctx.ui.say("no daemon is running; the next command starts the new version");
+        ctx.ui.message(updated(&installed, &new.version));
+        ctx.ui.message("no daemon is running; the next command starts the new version");
         return Ok(());
     };
     let (program, previous) = (installed.path(), installed.previous());
-    let handed_over = succeed(&remote, &old, Some(program), Some(&previous));
+    let handed_over = hand_over(&remote, &old, Some(program), Some(&previous));
     if let Err(why) = ctx.ui.waiting("handing over", handed_over).await {
         let restored = roll_back(&remote, &installed).await;
         return Err(not_updated(&new.version, &installed, &old, &why, restored));
     }
-    ctx.ui.say(updated(&installed, &new.version));
-    ctx.ui.say("if the new daemon dies within 30 s, the update is rolled back");
-    ctx.ui.say(
+    ctx.ui.message(updated(&installed, &new.version));
+    ctx.ui.message("if the new daemon dies within 30 s, the update is rolled back");
+    ctx.ui.message(
         "running `mainstay connect` processes stay at the old version until their clients restart them",
     );
     Ok(())
@@ -95,7 +95,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
 /// Removes what a killed update left beside this program, unless another one is running.
 pub(crate) fn clear_leftovers(exe: &Path, state_dir: &Path) {
     if let Ok(installed) = Installed::find(exe)
-        && let Ok(_locked) = Locked::take(state_dir, installed.directory())
+        && let Ok(_locked) = UpdateLock::take(state_dir, installed.directory())
     {
         installed.clear_leftovers();
     }
@@ -139,7 +139,7 @@ fn not_updated(
     new: &str,
     installed: &Installed,
     old: &DaemonInfo,
-    why: &NotSucceeded,
+    why: &HandoverError,
     restored: Result<DaemonInfo, String>,
 ) -> CliError {
     let message = format!("not updated to {new}: {}", why.cause());

@@ -11,7 +11,7 @@ use self::advice::advice;
 use self::steps::{Step, steps};
 use crate::context::{Context, now};
 use crate::error::CliError;
-use crate::text::{Cell, ago, clip, columns_within, due, reason, tame};
+use crate::text::{Cell, ago, clip, columns_within, due, plain_line, reason};
 use crate::times::{Zone, ZoneArgs};
 use crate::ui::paint;
 
@@ -130,7 +130,7 @@ fn last_end(exit: &LastExit, when: &When) -> String {
     facts.extend(exit.oom.then(|| "out of memory".to_owned()));
     format!(
         "{}, {} ({})\n{}",
-        tame(&exit.detail),
+        plain_line(&exit.detail),
         ago(exit.at, when.now),
         when.zone.clock(exit.at),
         facts.join(", ")
@@ -150,7 +150,7 @@ pub(super) fn is_marker(line: &str) -> bool {
 fn last_lines(lines: &[String], width: Option<usize>) -> String {
     let longest = width.map_or(LONGEST_LINE, |width| (2 * width).clamp(40, LONGEST_LINE) - 20);
     let shown = |line: &String| {
-        let line = tame(line);
+        let line = plain_line(line);
         let (count, cut) = (line.chars().count(), clip(&line, longest));
         let note = if count > longest { format!(" ({count} characters)") } else { String::new() };
         format!("{} {cut}{}", paint::faint("|"), paint::faint(&note))

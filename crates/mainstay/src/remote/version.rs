@@ -12,7 +12,7 @@ use semver::Version;
 use crate::ui::Ui;
 
 /// The version of this program.
-const OURS: &str = env!("CARGO_PKG_VERSION");
+const PROGRAM: &str = env!("CARGO_PKG_VERSION");
 
 /// One process is one command, or one life of `connect`.
 static WARNED: Once = Once::new();
@@ -26,44 +26,44 @@ pub(super) fn warn(hello: &Hello, request: &Request) {
 }
 
 /// The same, for a command that has asked the daemon about itself.
-pub(crate) fn tell_of(daemon: &DaemonInfo) {
+pub(crate) fn warn_of_version(daemon: &DaemonInfo) {
     say(&daemon.version, false);
 }
 
-fn say(theirs: &str, is_connect: bool) {
-    if let Some(notice) = notice(OURS, theirs, is_connect) {
-        WARNED.call_once(|| Ui::new().say(notice));
+fn say(daemon: &str, is_connect: bool) {
+    if let Some(notice) = notice(PROGRAM, daemon, is_connect) {
+        WARNED.call_once(|| Ui::new().message(notice));
     }
 }
 
 /// The warning about two versions. None if they are the same.
-fn notice(ours: &str, theirs: &str, is_connect: bool) -> Option<String> {
-    if ours == theirs {
+fn notice(program: &str, daemon: &str, is_connect: bool) -> Option<String> {
+    if program == daemon {
         return None;
     }
     let reload = "`mainstay daemon reload` updates the daemon";
-    Some(match order(ours, theirs) {
+    Some(match order(program, daemon) {
         Some(Ordering::Less) => {
             let then = if is_connect {
                 "its client uses the newer version after its next start"
             } else {
                 "use the program of the daemon"
             };
-            format!("this program is version {ours}, older than the daemon ({theirs}); {then}")
+            format!("this program is version {program}, older than the daemon ({daemon}); {then}")
         }
         Some(Ordering::Greater) => {
-            format!("the daemon is version {theirs}, older than this program ({ours}); {reload}")
+            format!("the daemon is version {daemon}, older than this program ({program}); {reload}")
         }
         Some(Ordering::Equal) | None => {
-            format!("the daemon is version {theirs}, this program {ours}; {reload}")
+            format!("the daemon is version {daemon}, this program {program}; {reload}")
         }
     })
 }
 
 /// The order of two versions, if they are semantic versions.
-fn order(ours: &str, theirs: &str) -> Option<Ordering> {
-    let (ours, theirs) = (Version::parse(ours).ok()?, Version::parse(theirs).ok()?);
-    Some(ours.cmp_precedence(&theirs))
+fn order(program: &str, daemon: &str) -> Option<Ordering> {
+    let (program, daemon) = (Version::parse(program).ok()?, Version::parse(daemon).ok()?);
+    Some(program.cmp_precedence(&daemon))
 }
 
 #[cfg(test)]
@@ -71,8 +71,8 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(ours: &str, theirs: &str, is_connect: bool, expected: Option<&str>) {
-        assert_eq!(notice(ours, theirs, is_connect).as_deref(), expected);
+    fn check(program: &str, daemon: &str, is_connect: bool, expected: Option<&str>) {
+        assert_eq!(notice(program, daemon, is_connect).as_deref(), expected);
     }
 
     #[test]
@@ -92,12 +92,12 @@ mod tests {
 
     #[test]
     fn versions_without_an_order_are_named_all_the_same() {
-        for theirs in ["0.1.0+local", "trunk", ""] {
+        for daemon in ["0.1.0+local", "trunk", ""] {
             let expected = format!(
-                "the daemon is version {theirs}, this program 0.1.0; \
+                "the daemon is version {daemon}, this program 0.1.0; \
                  `mainstay daemon reload` updates the daemon"
             );
-            check("0.1.0", theirs, false, Some(&expected));
+            check("0.1.0", daemon, false, Some(&expected));
         }
     }
 }

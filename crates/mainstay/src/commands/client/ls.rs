@@ -5,7 +5,7 @@ use std::path::Path;
 use mainstay_api::ClientInfo;
 
 use super::ask;
-use crate::clients::{Problem, is_in_file, is_ours, problems_of_all};
+use crate::clients::{Problem, is_in_file, is_managed, problems_of_all};
 use crate::context::Context;
 use crate::error::CliError;
 use crate::text::{Cell, Fit, home_as_tilde, table, tilde};
@@ -39,7 +39,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
         .answer(args.json, &clients, |clients| page(clients, args.all, home.as_deref(), width))?;
     if !args.json {
         for line in notes(&clients, home.as_deref()) {
-            ctx.ui.say(line);
+            ctx.ui.message(line);
         }
     }
     Ok(())
@@ -53,7 +53,7 @@ fn page(clients: &[ClientInfo], all: bool, home: Option<&Path>, width: Option<us
 }
 
 fn is_of_interest(client: &ClientInfo) -> bool {
-    client.installed || client.chosen || client.entries.iter().any(is_ours)
+    client.installed || client.chosen || client.entries.iter().any(is_managed)
 }
 
 fn row(client: &ClientInfo, home: Option<&Path>) -> Vec<Cell> {
@@ -73,7 +73,7 @@ fn row(client: &ClientInfo, home: Option<&Path>) -> Vec<Cell> {
 /// What the table does not say: what is wrong, and what to do next.
 fn notes(clients: &[ClientInfo], home: Option<&Path>) -> Vec<String> {
     let line = |(ids, problem): (Vec<&str>, Problem)| {
-        let ids = paint::odd(&format!("{}:", ids.join(", ")));
+        let ids = paint::warning(&format!("{}:", ids.join(", ")));
         home_as_tilde(&format!("{ids} {}; {}", problem.what, problem.help), home)
     };
     problems_of_all(clients).into_iter().map(line).chain(next(clients)).collect()

@@ -6,10 +6,10 @@ use mainstay_api::{ClientEntry, ClientInfo, EntryStanding};
 use serde_json::Value;
 
 use super::ask;
-use crate::clients::{IdParser, Notice, Problem, problems};
+use crate::clients::{IdParser, Problem, ReloadStep, problems};
 use crate::context::Context;
 use crate::error::CliError;
-use crate::text::{Cell, columns_within, facts, home_as_tilde, tame, tilde};
+use crate::text::{Cell, columns_within, facts, home_as_tilde, plain_line, tilde};
 use crate::ui::paint;
 
 /// Show one client, its file and the entries in it
@@ -59,13 +59,13 @@ fn page(client: &ClientInfo, home: Option<&Path>, width: Option<usize>) -> Strin
 
 fn head(client: &ClientInfo, home: Option<&Path>) -> String {
     let installed = match (&client.installed_because, client.installed) {
-        (Some(why), true) => format!("yes: {}", home_as_tilde(&tame(why), home)),
+        (Some(why), true) => format!("yes: {}", home_as_tilde(&plain_line(why), home)),
         (None, true) => "yes".to_owned(),
         (_, false) => "no".to_owned(),
     };
     let chosen = if client.chosen { "yes: it gets every server" } else { "no" };
     let file = tilde(&client.file, home);
-    let changes = Notice::of(&client.id).to_do(&client.product);
+    let changes = ReloadStep::of(&client.id).to_do(&client.product);
     let lines = [
         ("client", client.id.clone()),
         ("product", client.product.clone()),
@@ -80,16 +80,16 @@ fn head(client: &ClientInfo, home: Option<&Path>) -> String {
 fn entry_row(entry: &ClientEntry) -> Vec<Cell> {
     let (standing, paint): (_, fn(&str) -> String) = match entry.standing {
         EntryStanding::Ours => ("added by Mainstay", paint::good),
-        EntryStanding::Drifted => ("changed by hand", paint::odd),
-        EntryStanding::Away => ("removed until the server is ready", paint::odd),
-        EntryStanding::Withdrawn => ("removed by hand", paint::odd),
-        EntryStanding::Missing => ("missing", paint::odd),
+        EntryStanding::Drifted => ("changed by hand", paint::warning),
+        EntryStanding::Away => ("removed until the server is ready", paint::warning),
+        EntryStanding::Withdrawn => ("removed by hand", paint::warning),
+        EntryStanding::Missing => ("missing", paint::warning),
         EntryStanding::Foreign if entry.leads_to_server => ("your own, same server", paint::good),
-        EntryStanding::Foreign if entry.wanted => ("your own", paint::odd),
+        EntryStanding::Foreign if entry.wanted => ("your own", paint::warning),
         EntryStanding::Foreign => ("your own", paint::faint),
     };
     vec![
-        Cell::painted(tame(&entry.name), paint::strong),
+        Cell::painted(plain_line(&entry.name), paint::strong),
         Cell::painted(standing, paint),
         Cell::new(fields(entry)),
     ]
@@ -105,7 +105,7 @@ fn fields(entry: &ClientEntry) -> String {
     if !entry.own_fields.is_empty() {
         parts.push(format!("yours: {}", entry.own_fields.join(", ")));
     }
-    tame(&parts.join("; "))
+    plain_line(&parts.join("; "))
 }
 
 fn indented(text: &str) -> String {

@@ -18,7 +18,7 @@ use crate::remote::Remote;
 use crate::ui::Ui;
 
 /// How often a daemon that fails is tried.
-const SELDOM: Duration = Duration::from_secs(2);
+const RETRY_DELAY: Duration = Duration::from_secs(2);
 
 /// How long after a failed start the daemon is started again.
 const START_AGAIN: Duration = Duration::from_secs(10);
@@ -27,9 +27,9 @@ const START_AGAIN: Duration = Duration::from_secs(10);
 pub(crate) struct Daemon {
     name: ServerName,
     remote: Remote,
-    /// The connection that [`Self::reach`] made.
+    /// The connection that [`Self::connect_first`] made.
     first: std::sync::Mutex<Option<UnixStream>>,
-    /// Locked while a connection is made.
+    /// UpdateLock while a connection is made.
     absence: Mutex<Absence>,
 }
 
@@ -55,7 +55,7 @@ impl Daemon {
 
     /// Waits for the daemon, which is started if need be. Fails if the server does not exist, so that a client gets the
     /// error before its first message.
-    pub(super) async fn reach(&self) -> Result<(), CliError> {
+    pub(super) async fn connect_first(&self) -> Result<(), CliError> {
         let grace = Grace::default();
         let deadline = Instant::now() + grace.total;
         let mut is_reported = false;
@@ -75,7 +75,7 @@ impl Daemon {
                     if !std::mem::replace(&mut is_reported, true) {
                         report(&with_causes(&error));
                     }
-                    sleep(SELDOM).await;
+                    sleep(RETRY_DELAY).await;
                 }
                 Err(error) => return Err(error),
             }
@@ -89,9 +89,9 @@ impl Daemon {
         let mut absence = self.absence.lock().await;
         let now = Instant::now();
         let since = *absence.since.get_or_insert(now);
-        let mut connected = self.remote.http_again(&self.name).await;
+        let mut connected = self.remote.http_if_running(&self.name).await;
         if is_absent(&connected) && absence.start_after.is_none_or(|after| after <= now) {
-            connected = self.remote.http_after_death(&self.name, since.elapsed()).await;
+            connected = self.remote.http_or_start(&self.name, since.elapsed()).await;
             if let Err(error @ CliError::NotStarted { .. }) = &connected {
                 absence.start_after = Some(Instant::now() + START_AGAIN);
                 absence.not_started = Some(with_causes(error));
@@ -123,7 +123,7 @@ impl Connector for Daemon {
 }
 
 fn report(why: &str) {
-    Ui::new().say(format!("{why}; waiting for it"));
+    Ui::new().message(format!("{why}; waiting for it"));
 }
 
 /// Whether there may be a connection when another one was closed.

@@ -13,12 +13,12 @@ use super::RunArgs;
 use crate::commands::update::clear_leftovers;
 use crate::context::Context;
 use crate::error::{CliError, Exit};
-use crate::launch::{RUN_MARK, Word};
+use crate::launch::{RUN_VARIABLE, StartReport};
 
 /// Becomes the holder of an instance, which starts the daemon and starts it again when it dies; or, with `--held`, that
 /// daemon. The daemon has its own runtime, so this must not be called from one.
 pub(crate) fn run_daemon(args: &RunArgs, ctx: &Context) -> Result<(), CliError> {
-    if ctx.caller.has(RUN_MARK) {
+    if ctx.caller.has(RUN_VARIABLE) {
         return Err(CliError::Supervised);
     }
     mainstay_hold::descriptors::raise_limit();
@@ -53,15 +53,16 @@ fn failed((NotRun::Taken(error) | NotRun::Failed(error)): NotRun) -> CliError {
 /// Runs the holder for a launcher, which reads one line about the start. After that line, the output is not read.
 fn hold_for_launcher(args: &RunArgs, ctx: &Context) -> Result<(), CliError> {
     let announce = || {
-        let _launcher_gone = Word::Ready.say(&mut io::stdout()).and_then(|()| close_stdio());
+        let _launcher_gone =
+            StartReport::Ready.write_to(&mut io::stdout()).and_then(|()| close_stdio());
     };
-    let word = match hold(args, ctx, announce) {
+    let report = match hold(args, ctx, announce) {
         Ok(()) => return Ok(()),
-        Err(NotRun::Taken(_)) => Word::Taken,
-        Err(NotRun::Failed(error)) => Word::Failed(error),
+        Err(NotRun::Taken(_)) => StartReport::Taken,
+        Err(NotRun::Failed(error)) => StartReport::Failed(error),
     };
     // It is not read if the daemon was ready once.
-    let _launcher_gone = word.say(&mut io::stdout());
+    let _launcher_gone = report.write_to(&mut io::stdout());
     Err(CliError::Answered(Exit::Failed))
 }
 
@@ -84,9 +85,12 @@ fn hold(args: &RunArgs, ctx: &Context, announce: impl FnOnce()) -> Result<(), No
         let _disk_is_full = instance.clear_stopped();
         announce();
     };
-    let ours = holder_config(&instance, &config.exe, args.foreground());
-    let ended =
-        if args.service { holder::run_when_free(ours, ready) } else { holder::run(ours, ready) };
+    let holder = holder_config(&instance, &config.exe, args.foreground());
+    let ended = if args.service {
+        holder::run_when_free(holder, ready)
+    } else {
+        holder::run(holder, ready)
+    };
     ended.map_err(|error| not_run(error, &instance))
 }
 

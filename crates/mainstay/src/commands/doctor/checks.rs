@@ -157,7 +157,7 @@ fn free(stat: &StatVfs) -> u64 {
 
 /// What is known of the next daemon while none is running.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Prospect<'a> {
+pub(super) struct NextStart<'a> {
     /// Whether it has all that it needs.
     pub(super) can_start: bool,
     /// Whether `mainstay daemon stop` ended the last one.
@@ -169,20 +169,20 @@ pub(super) struct Prospect<'a> {
 /// The daemon: there, and of our version; or to be had.
 pub(super) fn daemon_check(
     found: &Result<Option<DaemonInfo>, CliError>,
-    prospect: Prospect<'_>,
+    next_start: NextStart<'_>,
 ) -> Check {
-    let ours = env!("CARGO_PKG_VERSION");
+    let own = env!("CARGO_PKG_VERSION");
     match found {
-        Ok(Some(daemon)) if daemon.version == ours => {
-            let detail = format!("running (pid {}, version {ours})", daemon.pid);
+        Ok(Some(daemon)) if daemon.version == own => {
+            let detail = format!("running (pid {}, version {own})", daemon.pid);
             Check::new("daemon", Level::Ok, detail)
         }
         Ok(Some(daemon)) => {
-            let theirs = &daemon.version;
-            Check::new("daemon", Level::Warn, format!("version {theirs}, this program is {ours}"))
+            let version = &daemon.version;
+            Check::new("daemon", Level::Warn, format!("version {version}, this program is {own}"))
                 .help("`mainstay daemon stop --keep-servers`, then `mainstay daemon start`")
         }
-        Ok(None) => absent_daemon(prospect),
+        Ok(None) => absent_daemon(next_start),
         Err(error) => {
             let check = Check::new("daemon", Level::Fail, error.to_string());
             Check { help: error.advice(), ..check }
@@ -191,24 +191,25 @@ pub(super) fn daemon_check(
 }
 
 /// No daemon is there, which is no problem in itself.
-fn absent_daemon(prospect: Prospect<'_>) -> Check {
-    let Prospect { can_start, stopped_by_user, failure_report } = prospect;
+fn absent_daemon(next_start: NextStart<'_>) -> Check {
+    let NextStart { can_start, stopped_by_user, failure_report } = next_start;
     if stopped_by_user {
         return Check::new("daemon", Level::Ok, "stopped by `mainstay daemon stop`")
             .help("`mainstay daemon start` starts it and its servers");
     }
-    let told = failure_report.map(|words| format!("; {}", words.of_failing())).unwrap_or_default();
+    let failures =
+        failure_report.map(|report| format!("; {}", report.summary())).unwrap_or_default();
     if !can_start {
-        let detail = format!("not running, and cannot be started{told}");
+        let detail = format!("not running, and cannot be started{failures}");
         return Check::new("daemon", Level::Fail, detail)
             .help("fix the other problems here; the next command starts it");
     }
     match failure_report {
         None => Check::new("daemon", Level::Ok, "not running; the next command starts it"),
-        Some(words) => {
+        Some(report) => {
             let another = "the next command starts another one";
-            let help = words.help.as_ref().map(|help| format!("{help}; {another}"));
-            Check::new("daemon", Level::Warn, format!("not running{told}"))
+            let help = report.help.as_ref().map(|help| format!("{help}; {another}"));
+            Check::new("daemon", Level::Warn, format!("not running{failures}"))
                 .help(help.unwrap_or_else(|| another.to_owned()))
         }
     }
@@ -245,12 +246,12 @@ pub(super) fn listen_check(
     };
     match daemon {
         Some(daemon) => listener_of(daemon, wanted),
-        None => bindable(wanted),
+        None => bind_check(wanted),
     }
 }
 
 /// Whether the next daemon can listen where it should.
-fn bindable(wanted: Option<SocketAddr>) -> Check {
+fn bind_check(wanted: Option<SocketAddr>) -> Check {
     let addr = wanted.unwrap_or(Listen::DEFAULT);
     match (TcpListener::bind(addr), wanted) {
         (Ok(_), _) if addr.port() == 0 => {
@@ -377,8 +378,8 @@ mod tests {
         let none = "has only 4 KB left, too little for a daemon";
         check_dir(0o700, None, true, 4 * 1024, Some(none));
         let metadata = fs::metadata("/").unwrap();
-        let stranger = metadata.uid() + 1;
-        assert_eq!(problem(&metadata, stranger, true, None).unwrap().0, Level::Fail);
+        let other_user = metadata.uid() + 1;
+        assert_eq!(problem(&metadata, other_user, true, None).unwrap().0, Level::Fail);
     }
 
     #[test]
@@ -426,14 +427,14 @@ mod tests {
             let check = listen_check(wanted.parse(), daemon);
             (check.level, check.detail)
         };
-        let ours = daemon(Some("127.0.0.1:7433"));
+        let running = daemon(Some("127.0.0.1:7433"));
         let fine = (Level::Ok, "the daemon listens at 127.0.0.1:7433".to_owned());
-        assert_eq!(check("127.0.0.1:7433", Some(&ours)), fine);
-        assert_eq!(check("127.0.0.1:0", Some(&ours)), fine);
-        assert_eq!(check("[::1]:7433", Some(&ours)).0, Level::Warn);
-        assert_eq!(check("127.0.0.1:7434", Some(&ours)).0, Level::Warn);
+        assert_eq!(check("127.0.0.1:7433", Some(&running)), fine);
+        assert_eq!(check("127.0.0.1:0", Some(&running)), fine);
+        assert_eq!(check("[::1]:7433", Some(&running)).0, Level::Warn);
+        assert_eq!(check("127.0.0.1:7434", Some(&running)).0, Level::Warn);
         assert_eq!(check("127.0.0.1:7433", Some(&daemon(None))).0, Level::Warn);
-        assert_eq!(check("0.0.0.0:7433", Some(&ours)).0, Level::Fail);
+        assert_eq!(check("0.0.0.0:7433", Some(&running)).0, Level::Fail);
 
         let any = (Level::Ok, "any free port of 127.0.0.1".to_owned());
         assert_eq!(check("127.0.0.1:0", None), any);
@@ -446,23 +447,24 @@ mod tests {
     #[test]
     fn an_absent_daemon_is_no_problem() {
         let check = |can_start, failure_report| {
-            let prospect = Prospect { can_start, stopped_by_user: false, failure_report };
-            let Check { level, detail, help, .. } = daemon_check(&Ok(None), prospect);
+            let next_start = NextStart { can_start, stopped_by_user: false, failure_report };
+            let Check { level, detail, help, .. } = daemon_check(&Ok(None), next_start);
             (level, detail, help.unwrap_or_default())
         };
         assert_eq!(check(true, None).0, Level::Ok);
         assert_eq!(check(false, None).0, Level::Fail);
-        let words = FailureReport { message: "bad file".to_owned(), help: None };
-        let (level, detail, help) = check(true, Some(&words));
+        let report = FailureReport { message: "bad file".to_owned(), help: None };
+        let (level, detail, help) = check(true, Some(&report));
         assert_eq!(level, Level::Warn);
         assert!(detail.starts_with("not running; ") && detail.ends_with(": bad file"), "{detail}");
         assert_eq!(help, "the next command starts another one");
-        let words = FailureReport { help: Some("correct it".to_owned()), ..words.clone() };
-        assert!(check(true, Some(&words)).2.starts_with("correct it; the next "));
-        let (level, detail, _) = check(false, Some(&words));
+        let report = FailureReport { help: Some("correct it".to_owned()), ..report.clone() };
+        assert!(check(true, Some(&report)).2.starts_with("correct it; the next "));
+        let (level, detail, _) = check(false, Some(&report));
         assert_eq!(level, Level::Fail);
         assert!(detail.ends_with(": bad file"), "{detail}");
-        let prospect = Prospect { can_start: true, stopped_by_user: false, failure_report: None };
-        assert_eq!(daemon_check(&Err(CliError::OutputClosed), prospect).level, Level::Fail);
+        let next_start =
+            NextStart { can_start: true, stopped_by_user: false, failure_report: None };
+        assert_eq!(daemon_check(&Err(CliError::OutputClosed), next_start).level, Level::Fail);
     }
 }

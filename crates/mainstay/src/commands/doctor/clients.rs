@@ -27,7 +27,7 @@ pub(super) async fn find_clients(
 /// well is left out: there is a finding for each of those servers.
 pub(super) fn client_checks(
     found: &Result<Vec<ClientInfo>, CliError>,
-    unwell: &[&str],
+    failing: &[&str],
 ) -> Vec<Check> {
     let clients = match found {
         Ok(clients) => clients,
@@ -37,7 +37,7 @@ pub(super) fn client_checks(
         }
     };
     let is_told = |problem: &Problem| {
-        problem.waits_for.as_deref().is_some_and(|server| unwell.contains(&server))
+        problem.waits_for.as_deref().is_some_and(|server| failing.contains(&server))
     };
     let problems = problems_of_all(clients).into_iter().filter(|(_, problem)| !is_told(problem));
     let wrong: Vec<Check> = problems.map(check).collect();
@@ -53,8 +53,8 @@ fn summary(clients: &[ClientInfo]) -> String {
         .iter()
         .filter(|client| client.installed)
         .map(|client| {
-            let ours = client.entries.iter().filter(|entry| is_in_file(entry)).count();
-            format!("{} ({ours} of your servers)", client.id)
+            let count = client.entries.iter().filter(|entry| is_in_file(entry)).count();
+            format!("{} ({count} of your servers)", client.id)
         })
         .collect();
     if installed.is_empty() { "none found".to_owned() } else { installed.join(", ") }
@@ -69,20 +69,20 @@ mod tests {
 
     #[test]
     fn a_finding_for_all_that_are_well_and_one_for_each_that_is_not() {
-        let tell = |clients: Vec<ClientInfo>| {
+        let lines_of = |clients: Vec<ClientInfo>| {
             let checks = client_checks(&Ok(clients), &["down"]).into_iter();
             let line = |check: Check| (check.level, format!("{}: {}", check.name, check.detail));
             checks.map(line).collect::<Vec<_>>()
         };
-        assert_eq!(tell(Vec::new()), [(Level::Ok, "clients: none found".to_owned())]);
+        assert_eq!(lines_of(Vec::new()), [(Level::Ok, "clients: none found".to_owned())]);
         let cursor = client("cursor", vec![entry("time", EntryStanding::Ours)]);
         let fine = "clients: cursor (1 of your servers), zed (0 of your servers)";
         let zed = client("zed", Vec::new());
-        assert_eq!(tell(vec![cursor, zed.clone()]), [(Level::Ok, fine.to_owned())]);
+        assert_eq!(lines_of(vec![cursor, zed.clone()]), [(Level::Ok, fine.to_owned())]);
         let broken = ClientInfo { problem: Some("line 1, column 2: odd".to_owned()), ..zed };
         let cursor = client("cursor", vec![entry("time", EntryStanding::Withdrawn)]);
         assert_eq!(
-            tell(vec![cursor, broken]),
+            lines_of(vec![cursor, broken]),
             [
                 "client cursor: `time` was removed by hand and is not added again",
                 "client zed: line 1, column 2: odd"
@@ -99,7 +99,7 @@ mod tests {
             });
             client(id, entries.into())
         });
-        let lines = tell(waiting.into());
+        let lines = lines_of(waiting.into());
         assert_eq!(lines.len(), 2, "one per server: {lines:?}");
         assert!(lines[0].1.starts_with("client cursor, zed: `late` is removed until"), "{lines:?}");
         let failed = client_checks(&Err(CliError::OutputClosed), &[]);

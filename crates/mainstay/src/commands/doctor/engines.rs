@@ -40,7 +40,7 @@ pub(super) fn engine_check(caller: &Caller, files: &dyn Files) -> Check {
         let tried = connect(&candidate.address);
         (candidate, tried)
     });
-    judge(&tried.collect::<Vec<_>>())
+    summarize(&tried.collect::<Vec<_>>())
 }
 
 fn is_there(address: &Address) -> bool {
@@ -58,13 +58,14 @@ fn connect(address: &Address) -> Tried {
 }
 
 /// What the engines that were found amount to.
-fn judge(found: &[(Candidate, Tried)]) -> Check {
+fn summarize(found: &[(Candidate, Tried)]) -> Check {
     if found.is_empty() {
         let detail = "none found; only servers in containers (`--image`) need one";
         return Check::new(NAME, Level::Ok, detail);
     }
-    let told: Vec<String> = found.iter().map(|(engine, tried)| tell(engine, tried)).collect();
-    let detail = told.join("; ");
+    let described: Vec<String> =
+        found.iter().map(|(engine, tried)| describe(engine, tried)).collect();
+    let detail = described.join("; ");
     if found.iter().any(|(_, tried)| tried.is_ok()) {
         return Check::new(NAME, Level::Ok, detail);
     }
@@ -77,7 +78,7 @@ fn judge(found: &[(Candidate, Tried)]) -> Check {
     })
 }
 
-fn tell(Candidate { address, from }: &Candidate, tried: &Tried) -> String {
+fn describe(Candidate { address, from }: &Candidate, tried: &Tried) -> String {
     match tried {
         Ok(Contact::Made) => format!("{from} at {address} accepts connections"),
         Ok(Contact::NotTried) => format!("{from} at {address} (not tried)"),
@@ -98,7 +99,7 @@ mod tests {
             let engine = Candidate { address: Address::Unix(path.into()), from: "Colima".into() };
             (engine, kind.map_or(Ok(Contact::Made), |kind| Err(kind.into())))
         };
-        let check = judge(&found.iter().map(tried).collect::<Vec<_>>());
+        let check = summarize(&found.iter().map(tried).collect::<Vec<_>>());
         let given = (check.level, check.detail.as_str(), check.help.unwrap_or_default());
         assert_eq!(given, (level, detail, help.to_owned()));
     }

@@ -12,14 +12,14 @@ use crate::text::ago;
 pub(super) async fn run(empty: bool, ctx: &mut Context) -> Result<(), CliError> {
     let restored = restore(&ctx.instance()?, empty).map_err(|error| failed(&error))?;
     for line in report(&restored, now()) {
-        ctx.ui.say(line);
+        ctx.ui.message(line);
     }
     if restored != Restored::Intact {
         // A daemon that still runs has the lost file open, and would go on to write to it.
         let running = Remote::of(ctx)?.inspect().await;
         match running {
             Ok(Some(_)) => daemon::reload(ctx).await?,
-            Ok(None) | Err(_) => ctx.ui.say("the next command starts the daemon"),
+            Ok(None) | Err(_) => ctx.ui.message("the next command starts the daemon"),
         }
     }
     Ok(())

@@ -86,8 +86,8 @@ pub(super) fn image(text: &str) -> Result<ImageRef, String> {
 /// Tells of too little memory as it was given; a number without a unit is the usual reason.
 pub(super) fn too_little_memory(limit: u64) -> CliError {
     let given = memory_text(Some(limit));
-    let meant = if limit == 1 { "1 byte".to_owned() } else { human_bytes(limit) };
-    CliError::usage(format!("--memory {given} is {meant}: write it like 512m or 2g; at least 6m"))
+    let size = if limit == 1 { "1 byte".to_owned() } else { human_bytes(limit) };
+    CliError::usage(format!("--memory {given} is {size}: write it like 512m or 2g; at least 6m"))
 }
 
 /// Refuses what is for containers only.
@@ -132,7 +132,7 @@ fn limits_from(args: &ContainerArgs, old: &Limits) -> Limits {
 fn volume_from(flag: &str, caller: &Caller) -> Result<Volume, CliError> {
     let wrong = |problem: String| CliError::usage(format!("--volume {flag}: {problem}"));
     let (source, rest) = flag.split_once(':').unwrap_or((flag, ""));
-    let meant = if source == "~" || source.starts_with("~/") {
+    let path = if source == "~" || source.starts_with("~/") {
         let home = caller.var("HOME").filter(|home| !home.is_empty());
         let home = home.ok_or_else(|| wrong("HOME is not set".to_owned()))?;
         Some(Path::new(home).join(source[1..].trim_start_matches('/')))
@@ -142,7 +142,7 @@ fn volume_from(flag: &str, caller: &Caller) -> Result<Volume, CliError> {
     } else {
         None
     };
-    let text = match meant.map(|path| without_dots(&path)) {
+    let text = match path.map(|path| without_dots(&path)) {
         Some(path) => {
             let path =
                 path.to_str().ok_or_else(|| wrong("its path is not valid UTF-8".to_owned()))?;

@@ -97,8 +97,8 @@ fn page(report: &Report, now: Timestamp, zone: &Zone, home: Option<&Path>) -> St
 fn state(report: &Report) -> Cell {
     match report.state {
         Activity::Active => Cell::painted("active", paint::good),
-        Activity::Starting => Cell::painted("starting", paint::odd),
-        Activity::Stopping => Cell::painted("stopping", paint::odd),
+        Activity::Starting => Cell::painted("starting", paint::warning),
+        Activity::Stopping => Cell::painted("stopping", paint::warning),
         Activity::Failed => Cell::painted("failed", paint::bad),
         Activity::Inactive if report.masked => Cell::painted("masked", paint::faint),
         Activity::Inactive if report.installed => Cell::painted("inactive", paint::faint),
@@ -108,12 +108,14 @@ fn state(report: &Report) -> Cell {
 
 fn unit(unit: UnitState) -> Cell {
     match unit {
-        UnitState::Absent => Cell::painted("missing: its file was deleted", paint::odd),
+        UnitState::Absent => Cell::painted("missing: its file was deleted", paint::warning),
         UnitState::Current => Cell::new("current"),
         UnitState::Outdated => {
-            Cell::painted("outdated: `mainstay service install` updates it", paint::odd)
+            Cell::painted("outdated: `mainstay service install` updates it", paint::warning)
         }
-        UnitState::Edited => Cell::painted("changed by hand", paint::odd),
-        UnitState::OtherInstance => Cell::painted("for another instance of Mainstay", paint::odd),
+        UnitState::Edited => Cell::painted("changed by hand", paint::warning),
+        UnitState::OtherInstance => {
+            Cell::painted("for another instance of Mainstay", paint::warning)
+        }
     }
 }

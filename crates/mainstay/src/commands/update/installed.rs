@@ -47,29 +47,29 @@ impl Installed {
 
     /// Where the program is kept that was there before.
     pub(super) fn previous(&self) -> PathBuf {
-        self.beside(".previous")
+        self.sibling(".previous")
     }
 
     /// Removes what an update that was killed has left. The caller has the lock of updates.
     pub(super) fn clear_leftovers(&self) {
         for name in [".new", ".keep"] {
             // What stays is removed by the next update.
-            let _read_only = remove(&self.beside(name));
+            let _read_only = remove(&self.sibling(name));
         }
     }
 
     /// Copies a program beside this one, with the same rights, and onto the disk. It is gone again
     /// unless it takes the place of this one.
     pub(super) fn copy_in(&self, mut new: &File) -> Result<TempPath, CliError> {
-        let path = self.beside(".new");
+        let path = self.sibling(".new");
         self.copy_to(&path, &mut new).map_err(unwritable(&path))
     }
 
     /// Puts the new program in the place of this one, which is kept as [`Self::previous`].
     pub(super) fn replace(&self, new: TempPath) -> Result<(), CliError> {
-        self.keep().map_err(unwritable(&self.previous()))?;
+        self.keep_previous().map_err(unwritable(&self.previous()))?;
         new.persist(&self.path).map_err(|error| unwritable(&self.path)(error.error))?;
-        self.settle().map_err(unwritable(&self.directory))
+        self.sync_directory().map_err(unwritable(&self.directory))
     }
 
     /// Makes sure that the old program is in its place, and restores it if necessary.
@@ -81,51 +81,51 @@ impl Installed {
             return Err(io::Error::other("the kept file is another program"));
         }
         fs::rename(self.previous(), &self.path)?;
-        self.settle()
+        self.sync_directory()
     }
 
     /// Whether these are the bytes of the old program.
-    pub(super) fn has_the_bytes_of(&self, other: &File) -> io::Result<bool> {
-        let (ours, theirs) = (self.file.metadata()?, other.metadata()?);
-        if ours.len() != theirs.len() {
+    pub(super) fn has_same_content(&self, other: &File) -> io::Result<bool> {
+        let (a, b) = (self.file.metadata()?, other.metadata()?);
+        if a.len() != b.len() {
             return Ok(false);
         }
-        let same = (ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino());
-        if same { Ok(true) } else { same_bytes(&self.file, other, ours.len()) }
+        let is_same_file = (a.dev(), a.ino()) == (b.dev(), b.ino());
+        if is_same_file { Ok(true) } else { same_bytes(&self.file, other, a.len()) }
     }
 
     /// Which other program a process runs; none if it runs this one or a previous one of its name, or if that is
     /// unknown.
-    pub(super) fn other_than(&self, pid: u32) -> Option<PathBuf> {
+    pub(super) fn other_program_of(&self, pid: u32) -> Option<PathBuf> {
         if self.is_run_by(pid) {
             return None;
         }
-        let theirs = without_deletion(fs::read_link(program_of(pid)).ok()?);
-        (theirs != self.path).then_some(theirs)
+        let program = without_deleted_suffix(fs::read_link(program_of(pid)).ok()?);
+        (program != self.path).then_some(program)
     }
 
     /// Whether a process runs the very file that has the program's name now.
     pub(super) fn is_run_by(&self, pid: u32) -> bool {
         let identity =
             |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
-        let theirs = identity(&program_of(pid));
-        theirs.is_some() && theirs == identity(&self.path)
+        let program = identity(&program_of(pid));
+        program.is_some() && program == identity(&self.path)
     }
 
     /// Whether a process runs the old program; true if that is unknown.
     pub(super) fn was_run_by(&self, pid: u32) -> bool {
         File::open(program_of(pid))
-            .and_then(|theirs| self.has_the_bytes_of(&theirs))
+            .and_then(|program| self.has_same_content(&program))
             .unwrap_or(true)
     }
 
     fn is_at(&self, path: &Path) -> io::Result<bool> {
-        self.has_the_bytes_of(&File::open(path)?)
+        self.has_same_content(&File::open(path)?)
     }
 
     /// Keeps the old program under its other name: the very file, or a copy where that cannot be.
-    fn keep(&self) -> io::Result<()> {
-        let path = self.beside(".keep");
+    fn keep_previous(&self) -> io::Result<()> {
+        let path = self.sibling(".keep");
         remove(&path)?;
         let kept = if fs::hard_link(&self.path, &path).is_ok() {
             TempPath::try_from_path(&path)?
@@ -141,24 +141,24 @@ impl Installed {
         remove(path)?;
         let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
         let guard = TempPath::try_from_path(path)?;
-        let ours = self.file.metadata()?;
-        let theirs = file.metadata()?;
-        if (ours.uid(), ours.gid()) != (theirs.uid(), theirs.gid()) {
+        let old = self.file.metadata()?;
+        let new = file.metadata()?;
+        if (old.uid(), old.gid()) != (new.uid(), new.gid()) {
             // Only root may give files away; for others the new one is their own, as they are its users.
-            let _refused = std::os::unix::fs::fchown(&file, Some(ours.uid()), Some(ours.gid()));
+            let _refused = std::os::unix::fs::fchown(&file, Some(old.uid()), Some(old.gid()));
         }
-        file.set_permissions(fs::Permissions::from_mode(ours.mode() & 0o777 | 0o100))?;
+        file.set_permissions(fs::Permissions::from_mode(old.mode() & 0o777 | 0o100))?;
         io::copy(from, &mut file)?;
         file.sync_all()?;
         Ok(guard)
     }
 
     /// Brings the names in the directory to the disk.
-    fn settle(&self) -> io::Result<()> {
+    fn sync_directory(&self) -> io::Result<()> {
         File::open(&self.directory)?.sync_all()
     }
 
-    fn beside(&self, suffix: &str) -> PathBuf {
+    fn sibling(&self, suffix: &str) -> PathBuf {
         let mut name = OsString::from(self.path.file_name().unwrap_or_default());
         name.push(suffix);
         self.directory.join(name)
@@ -187,7 +187,7 @@ fn same_bytes(one: &File, other: &File, len: u64) -> io::Result<bool> {
 }
 
 /// A program's path without the kernel's mark of a deleted or replaced file.
-fn without_deletion(link: PathBuf) -> PathBuf {
+fn without_deleted_suffix(link: PathBuf) -> PathBuf {
     let text = link.as_os_str().as_encoded_bytes();
     match text.strip_suffix(b" (deleted)") {
         Some(path) => OsString::from_vec(path.to_vec()).into(),
@@ -243,9 +243,9 @@ mod tests {
     #[test]
     fn an_update_that_was_cut_off_is_no_obstacle_for_the_next() {
         let (_dir, installed) = scene();
-        installed.keep().unwrap();
+        installed.keep_previous().unwrap();
         for name in [".new", ".keep"] {
-            fs::write(installed.beside(name), "half").unwrap();
+            fs::write(installed.sibling(name), "half").unwrap();
         }
         installed.replace(copy(&installed, "new")).unwrap();
         check(&installed, "new", Some("old"));
@@ -255,7 +255,7 @@ mod tests {
     fn what_a_killed_update_left_is_removed() {
         let (_dir, installed) = scene();
         for name in [".new", ".keep"] {
-            fs::write(installed.beside(name), "half").unwrap();
+            fs::write(installed.sibling(name), "half").unwrap();
         }
         installed.clear_leftovers();
         check(&installed, "old", None);
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn a_process_of_another_program_is_told_by_its_path() {
         let (dir, installed) = scene();
-        let other = installed.other_than(std::process::id());
+        let other = installed.other_program_of(std::process::id());
         assert_eq!(other, Some(std::env::current_exe().unwrap()));
 
         let cat = fs::canonicalize("/bin/cat").unwrap();
@@ -290,20 +290,25 @@ mod tests {
         let mut child =
             Command::new(installed.path()).stdin(std::process::Stdio::piped()).spawn().unwrap();
         assert!(installed.is_run_by(child.id()));
-        assert_eq!(installed.other_than(child.id()), None);
+        assert_eq!(installed.other_program_of(child.id()), None);
         let newer = dir.path().join("newer");
         fs::write(&newer, "new").unwrap();
         fs::rename(newer, installed.path()).unwrap();
         assert!(!installed.is_run_by(child.id()));
-        assert_eq!(installed.other_than(child.id()), None, "it runs what had the name before");
+        assert_eq!(
+            installed.other_program_of(child.id()),
+            None,
+            "it runs what had the name before"
+        );
         drop(child.stdin.take());
         child.wait().unwrap();
     }
 
     #[test]
     fn the_kernels_note_is_no_part_of_a_path() {
-        let check =
-            |link: &str, path: &str| assert_eq!(without_deletion(link.into()), Path::new(path));
+        let check = |link: &str, path: &str| {
+            assert_eq!(without_deleted_suffix(link.into()), Path::new(path))
+        };
         check("/some where/mainstay (deleted)", "/some where/mainstay");
         check("/some where/mainstay", "/some where/mainstay");
     }

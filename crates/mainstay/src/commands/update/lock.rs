@@ -8,13 +8,13 @@ use crate::error::CliError;
 
 /// Both locks, held until this is dropped or the process ends.
 #[derive(Debug)]
-pub(super) struct Locked {
+pub(super) struct UpdateLock {
     _instance: File,
     /// None where directories cannot be locked, as on some network file systems.
     _program: Option<File>,
 }
 
-impl Locked {
+impl UpdateLock {
     pub(super) fn take(state_dir: &Path, program_dir: &Path) -> Result<Self, CliError> {
         let busy = || {
             let help = "wait until it has finished, at most a minute";
@@ -51,12 +51,12 @@ mod tests {
         let bin = tempfile::tempdir().unwrap();
         let elsewhere = tempfile::tempdir().unwrap();
         let busy = |state: &Path, bin: &Path| {
-            Locked::take(state, bin).unwrap_err().to_string() == "another update is running"
+            UpdateLock::take(state, bin).unwrap_err().to_string() == "another update is running"
         };
-        let first = Locked::take(one.path(), bin.path()).unwrap();
+        let first = UpdateLock::take(one.path(), bin.path()).unwrap();
         assert!(busy(one.path(), elsewhere.path()), "of an instance");
         assert!(busy(other.path(), bin.path()), "of a program");
         drop(first);
-        Locked::take(other.path(), bin.path()).unwrap();
+        UpdateLock::take(other.path(), bin.path()).unwrap();
     }
 }

@@ -48,7 +48,7 @@ enum TrialResult {
 
 /// Makes a trial run for an older program that this one may replace: opens a copy of the state in `dir` and prints the
 /// result in one line. Nothing else is touched.
-pub(crate) fn make_trial_run(ctx: &mut Context, dir: &Path) -> Result<(), CliError> {
+pub(crate) fn answer_trial_run(ctx: &mut Context, dir: &Path) -> Result<(), CliError> {
     let result = match mainstay_daemon::preflight(&ctx.instance()?, dir) {
         Ok(()) => TrialResult::Passed(Passed { version: env!("CARGO_PKG_VERSION").to_owned() }),
         Err(error) => {
@@ -64,7 +64,7 @@ pub(crate) fn make_trial_run(ctx: &mut Context, dir: &Path) -> Result<(), CliErr
 }
 
 /// Asks the program at `copy` for its version, and lets it open the state in a directory of its own in `state_dir`.
-pub(super) async fn try_out(
+pub(super) async fn run_trial(
     copy: &Path,
     shown_as: &Path,
     state_dir: &Path,
@@ -255,11 +255,11 @@ mod tests {
         fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
         let state = dir.path().join("state");
         fs::create_dir_all(state.join("rehearsal/left")).unwrap();
-        let told = match try_out(&program, Path::new("new"), &state).await {
+        let result = match run_trial(&program, Path::new("new"), &state).await {
             Ok(passed) => format!("{passed:?}"),
             Err(error) => with_causes(&error),
         };
-        assert_eq!(told, expected);
+        assert_eq!(result, expected);
     }
 
     #[tokio::test]

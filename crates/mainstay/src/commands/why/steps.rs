@@ -5,7 +5,7 @@ use std::time::Duration;
 use mainstay_api::EventRecord;
 use mainstay_clients::{Client, clients};
 
-use crate::text::{and, since, tame};
+use crate::text::{and, plain_line, since};
 
 /// The number of steps, and of those about clients' files: the server comes first.
 const STEPS: usize = 12;
@@ -23,7 +23,7 @@ pub(super) struct Step<'a> {
 }
 
 /// Events that say nothing once something else has happened to the run.
-const PASSING: [&str; 3] = ["starting", "started", "stopping"];
+const TRANSIENT: [&str; 3] = ["starting", "started", "stopping"];
 
 /// The event that says when the next run is due.
 const SCHEDULED: &str = "scheduled";
@@ -35,7 +35,7 @@ pub(super) fn steps(events: &[EventRecord]) -> Vec<Step<'_>> {
         // What happened to the server meanwhile does not divide a step, but another one about clients does.
         let about_clients = event.event == EventRecord::CLIENT;
         match steps.iter_mut().rfind(|step| step.is_about_clients() == about_clients) {
-            Some(step) if step.goes_on_with(event) => step.more.push(event),
+            Some(step) if step.continues_with(event) => step.more.push(event),
             Some(_) | None => steps.push(Step { first: event, more: Vec::new() }),
         }
     }
@@ -56,16 +56,16 @@ impl Step<'_> {
     /// What happened, as a sentence.
     pub(super) fn detail(&self) -> String {
         if !self.is_about_clients() {
-            return self.life();
+            return self.run_detail();
         }
         let Some(verb) = verb(self.first).filter(|_| !self.more.is_empty()) else {
-            return tame(&self.first.detail);
+            return plain_line(&self.first.detail);
         };
         let all = || std::iter::once(&self.first).chain(&self.more);
         let products: Option<Vec<&str>> =
             all().map(|event| client_of(event).map(|client| client.product)).collect();
         let names = products.map(|products| format!(" ({})", and(&products))).unwrap_or_default();
-        format!("{verb} {} clients{names}{}", all().count(), tame(reason(self.first)))
+        format!("{verb} {} clients{names}{}", all().count(), plain_line(reason(self.first)))
     }
 
     /// The event that the step is shown with: the last one about the run itself.
@@ -75,18 +75,18 @@ impl Step<'_> {
     }
 
     /// What happened to a run.
-    fn life(&self) -> String {
+    fn run_detail(&self) -> String {
         let shown = self.shown();
-        let told = |event: &&&EventRecord| {
-            std::ptr::eq(**event, shown) || !PASSING.contains(&event.event.as_str())
+        let is_shown = |event: &&&EventRecord| {
+            std::ptr::eq(**event, shown) || !TRANSIENT.contains(&event.event.as_str())
         };
-        let all = std::iter::once(&self.first).chain(&self.more).filter(told);
-        let parts = all.map(|event| tame(&event.detail)).filter(|detail| !detail.is_empty());
+        let all = std::iter::once(&self.first).chain(&self.more).filter(is_shown);
+        let parts = all.map(|event| plain_line(&event.detail)).filter(|detail| !detail.is_empty());
         parts.collect::<Vec<_>>().join("; ")
     }
 
     /// Whether an event reports the same change of another client, or belongs to the same run.
-    fn goes_on_with(&self, event: &EventRecord) -> bool {
+    fn continues_with(&self, event: &EventRecord) -> bool {
         let last = self.more.last().copied().unwrap_or(self.first);
         if !self.is_about_clients() {
             let same_run = event.run.is_some() && event.run == self.first.run;
@@ -156,7 +156,7 @@ pub(super) mod tests {
         EventRecord { event, ..client_event(second, "exited", &format!("end {second}")) }
     }
 
-    fn told(events: &[EventRecord]) -> Vec<String> {
+    fn details(events: &[EventRecord]) -> Vec<String> {
         steps(events).iter().map(Step::detail).collect()
     }
 
@@ -174,7 +174,7 @@ pub(super) mod tests {
         events.push(client_event(16, "added", "added `bad` to Cursor (/home/me/.cursor)"));
         events.push(client_event(60, "added", "put `bad` back into Zed (/home/me/zed)"));
         assert_eq!(
-            told(&events),
+            details(&events),
             [
                 &format!("removed from 3 clients (Cline, VS Code and Zed){why}"),
                 "end 11",
@@ -196,7 +196,7 @@ pub(super) mod tests {
         let removed = step(2, "removed", "removed `a` from");
         let back = step(4, "added", "put `a` back into");
         assert_eq!(
-            told(&[added, removed, back].concat()),
+            details(&[added, removed, back].concat()),
             [
                 "added to 2 clients (Cline and Zed)",
                 "removed from 2 clients (Cline and Zed)",
@@ -237,12 +237,12 @@ pub(super) mod tests {
             client_event(2, "failed", "/zed is read-only"),
             client_event(2, "failed", "/kiro is read-only"),
         ];
-        assert_eq!(told(&events).len(), 4);
+        assert_eq!(details(&events).len(), 4);
         let unknown = [
             client_event(1, "added", "added `a` to Novelty (/new)"),
             client_event(1, "added", "added `a` to Zed (/zed)"),
         ];
-        assert_eq!(told(&unknown), ["added to 2 clients"]);
+        assert_eq!(details(&unknown), ["added to 2 clients"]);
     }
 
     #[test]
@@ -250,9 +250,9 @@ pub(super) mod tests {
         let mut events: Vec<_> = (0..20).map(other).collect();
         let trouble = |n: i64| client_event(20 + n, "left", &format!("trouble {n}"));
         events.extend((0..20).map(trouble));
-        let told = told(&events);
-        assert_eq!(told.len(), STEPS);
-        assert_eq!((told[0].as_str(), told[7].as_str()), ("end 12", "end 19"));
-        assert_eq!(told[8..], ["trouble 16", "trouble 17", "trouble 18", "trouble 19"]);
+        let details = details(&events);
+        assert_eq!(details.len(), STEPS);
+        assert_eq!((details[0].as_str(), details[7].as_str()), ("end 12", "end 19"));
+        assert_eq!(details[8..], ["trouble 16", "trouble 17", "trouble 18", "trouble 19"]);
     }
 }

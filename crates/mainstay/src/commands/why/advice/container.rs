@@ -84,18 +84,18 @@ fn engine_away(engine: &str) -> String {
 fn on_start(detail: &str, server: &ServerInfo) -> String {
     let ServerInfo { name, engine, .. } = server;
     let detail = detail.to_lowercase();
-    let says = |words: &[&str]| words.iter().any(|word| detail.contains(word));
-    let first = if says(&["no container engine", "no docker answers", "no podman answers"]) {
+    let contains = |words: &[&str]| words.iter().any(|word| detail.contains(word));
+    let first = if contains(&["no container engine", "no docker answers", "no podman answers"]) {
         "start Docker or Podman (`mainstay doctor` shows which engines are found)".to_owned()
-    } else if says(&["port is already", "address already in use", "port is taken"]) {
+    } else if contains(&["port is already", "address already in use", "port is taken"]) {
         "free that port, or choose another one".to_owned()
-    } else if says(&["mount", "bind source"]) {
+    } else if contains(&["mount", "bind source"]) {
         "check that the source of every volume exists".to_owned()
-    } else if says(&["executable file not found", "no such file or directory"]) {
+    } else if contains(&["executable file not found", "no such file or directory"]) {
         format!("check the image and its arguments (`mainstay status {name}`)")
-    } else if says(&["network"]) {
+    } else if contains(&["network"]) {
         format!("create the network (`{engine} network create`), or choose another one")
-    } else if says(&["image"]) {
+    } else if contains(&["image"]) {
         format!("pull the image (`{engine} pull`), or build it")
     } else {
         "fix the problem above".to_owned()

@@ -2,7 +2,7 @@
 
 use mainstay_core::ServerName;
 
-use crate::text::tame;
+use crate::text::plain_line;
 
 /// What says that a variable is missing, in lower case.
 const CUES: [&str; 12] = [
@@ -34,7 +34,7 @@ pub(super) fn advice(server: &ServerName, lines: &[String]) -> Option<String> {
 
 /// The variable that a line complains about.
 fn unset(line: &str) -> Option<String> {
-    let line = tame(line);
+    let line = plain_line(line);
     let lower = line.to_lowercase();
     if !CUES.iter().any(|cue| lower.contains(cue)) {
         return None;

@@ -13,14 +13,14 @@ use tokio::time::{Instant, sleep};
 
 use crate::error::CliError;
 use crate::failure_report::FailureReport;
-use crate::remote::{Ending, Remote};
+use crate::remote::{ProcessHandle, Remote};
 
 /// How often to check for the new daemon.
 const POLL: Duration = Duration::from_millis(20);
 
 /// Why the new daemon does not serve.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NotSucceeded {
+pub(super) enum HandoverError {
     /// The old one keeps running, and says why.
     #[error("{}", .0.message)]
     Refused(FailureReport),
@@ -35,10 +35,10 @@ pub(super) enum NotSucceeded {
     NoDaemon(Option<FailureReport>),
     /// The socket is open, but no daemon answers.
     #[error("no daemon answers: {0}")]
-    Silent(String),
+    NoAnswer(String),
 }
 
-impl NotSucceeded {
+impl HandoverError {
     /// What the user can do about it. `old` is the daemon that was there before.
     pub(super) fn help(&self, old: &DaemonInfo) -> Option<String> {
         let advice = self.advice().map(str::to_owned);
@@ -52,7 +52,7 @@ impl NotSucceeded {
             Self::NoDaemon(_) => {
                 Some(advice.unwrap_or_else(|| format!("the next command starts one; {}", log())))
             }
-            Self::NotReplaced(_) | Self::Silent(_) => Some(log()),
+            Self::NotReplaced(_) | Self::NoAnswer(_) => Some(log()),
         }
     }
 
@@ -62,7 +62,7 @@ impl NotSucceeded {
             Self::Refused(why) | Self::RolledBack { why, .. } | Self::NoDaemon(Some(why)) => {
                 why.help.as_deref()
             }
-            Self::NoDaemon(None) | Self::NotReplaced(_) | Self::Silent(_) => None,
+            Self::NoDaemon(None) | Self::NotReplaced(_) | Self::NoAnswer(_) => None,
         }
     }
 
@@ -73,37 +73,37 @@ impl NotSucceeded {
                 why.message.clone()
             }
             Self::NoDaemon(None) => "no daemon was left".to_owned(),
-            Self::NotReplaced(_) | Self::Silent(_) => self.to_string(),
+            Self::NotReplaced(_) | Self::NoAnswer(_) => self.to_string(),
         }
     }
 }
 
 /// Replaces `old` by a new daemon, and waits until that serves.
-pub(super) async fn succeed(
+pub(super) async fn hand_over(
     remote: &Remote,
     old: &DaemonInfo,
     exe: Option<&Path>,
     fallback: Option<&Path>,
-) -> Result<DaemonInfo, NotSucceeded> {
+) -> Result<DaemonInfo, HandoverError> {
     let request =
         Request::Reload { exe: exe.map(Path::to_owned), fallback: fallback.map(Path::to_owned) };
-    let asked = match ask(remote, &request).await {
+    let request_error = match ask(remote, &request).await {
         // The new one could not be prepared.
         Err(CliError::Api(refusal)) => {
             let FailureReport { message, help } = FailureReport::parse(&refusal.message);
             let help = help.or(refusal.help);
-            return Err(NotSucceeded::Refused(FailureReport { message, help }));
+            return Err(HandoverError::Refused(FailureReport { message, help }));
         }
         // If the answer was lost, a hand-over may be in progress, so that is waited for too.
-        asked => asked.err().map(|error| with_causes(&error)),
+        request_error => request_error.err().map(|error| with_causes(&error)),
     };
-    let found = next(remote, old).await;
-    if let Found::Nothing = found
-        && let Some(holder) = old.holder.and_then(Ending::of)
+    let found = wait_for_successor(remote, old).await;
+    if let Found::Closed = found
+        && let Some(holder) = old.holder.and_then(ProcessHandle::open)
     {
-        holder.within(FAILURE_REPORT).await;
+        holder.wait_exit(FAILURE_REPORT).await;
     }
-    successor(old.number, found, asked, || remote.failure_report())
+    successor(old.number, found, request_error, || remote.failure_report())
 }
 
 /// Asks for a new daemon. Answered when it is prepared and the old one hands over.
@@ -123,7 +123,7 @@ async fn ask(remote: &Remote, request: &Request) -> Result<(), CliError> {
 enum Found {
     Daemon(Box<DaemonInfo>),
     /// The socket is closed.
-    Nothing,
+    Closed,
     /// It is open, but no daemon answers, for this reason.
     NoAnswer(String),
 }
@@ -131,7 +131,7 @@ enum Found {
 /// The daemon after `old`, or what is there when the time is over. No daemon is started for this, and a handshake that
 /// fails is tried again: there may be no daemon for a moment. But a living holder keeps the socket open, so a socket that
 /// refuses twice is closed.
-async fn next(remote: &Remote, old: &DaemonInfo) -> Found {
+async fn wait_for_successor(remote: &Remote, old: &DaemonInfo) -> Found {
     let deadline = Instant::now() + SUCCESSION;
     let mut refused = false;
     loop {
@@ -139,40 +139,40 @@ async fn next(remote: &Remote, old: &DaemonInfo) -> Found {
             Ok(Some(daemon)) if daemon.number > old.number => {
                 return Found::Daemon(Box::new(daemon));
             }
-            Ok(None) if refused => return Found::Nothing,
+            Ok(None) if refused => return Found::Closed,
             Ok(Some(daemon)) => Found::Daemon(Box::new(daemon)),
-            Ok(None) => Found::Nothing,
+            Ok(None) => Found::Closed,
             Err(error) => Found::NoAnswer(with_causes(&error)),
         };
         if Instant::now() >= deadline {
             return found;
         }
-        refused = matches!(found, Found::Nothing);
+        refused = matches!(found, Found::Closed);
         sleep(POLL).await;
     }
 }
 
-/// The daemon that was found if it is the new one, or why that failed. `asked` is what went wrong with the request.
+/// The daemon that was found if it is the new one, or why that failed. `request_error` is what went wrong with the request.
 fn successor(
     old: u64,
     found: Found,
-    asked: Option<String>,
+    request_error: Option<String>,
     failure_report: impl FnOnce() -> Option<FailureReport>,
-) -> Result<DaemonInfo, NotSucceeded> {
+) -> Result<DaemonInfo, HandoverError> {
     match found {
         Found::Daemon(found) if found.number <= old => {
             // Its `replacement_failed` may be of an earlier update.
             let late = || format!("no new one started within {} s", SUCCESSION.as_secs());
-            Err(NotSucceeded::NotReplaced(asked.unwrap_or_else(late)))
+            Err(HandoverError::NotReplaced(request_error.unwrap_or_else(late)))
         }
         Found::Daemon(found) => match &found.replacement_failed {
             Some(why) => {
-                Err(NotSucceeded::RolledBack { why: FailureReport::parse(why), pid: found.pid })
+                Err(HandoverError::RolledBack { why: FailureReport::parse(why), pid: found.pid })
             }
             None => Ok(*found),
         },
-        Found::Nothing => Err(NotSucceeded::NoDaemon(failure_report())),
-        Found::NoAnswer(why) => Err(NotSucceeded::Silent(why)),
+        Found::Closed => Err(HandoverError::NoDaemon(failure_report())),
+        Found::NoAnswer(why) => Err(HandoverError::NoAnswer(why)),
     }
 }
 
@@ -207,9 +207,9 @@ mod tests {
 
     /// The error if this is found instead of daemon 7, or the number of the new one.
     #[track_caller]
-    fn check(found: Found, asked: Option<&str>, expected: Result<u64, &str>) {
+    fn check(found: Found, request_error: Option<&str>, expected: Result<u64, &str>) {
         let report = || Some(FailureReport::parse("it fell"));
-        let result = successor(7, found, asked.map(str::to_owned), report);
+        let result = successor(7, found, request_error.map(str::to_owned), report);
         let result = result.map(|new| new.number).map_err(|error| error.to_string());
         assert_eq!(result, expected.map_err(str::to_owned));
     }
@@ -231,10 +231,10 @@ mod tests {
         check(met(7, None), None, Err(late));
         check(met(7, Some("another one fell, long ago")), None, Err(late));
         check(met(7, None), Some("cut"), Err("the old daemon keeps running: cut"));
-        check(Found::Nothing, None, Err("no daemon is running any more: it fell"));
+        check(Found::Closed, None, Err("no daemon is running any more: it fell"));
         let no_answer = Found::NoAnswer("no hello".to_owned());
         check(no_answer, None, Err("no daemon answers: no hello"));
-        assert_eq!(NotSucceeded::NoDaemon(None).to_string(), "no daemon is running any more");
+        assert_eq!(HandoverError::NoDaemon(None).to_string(), "no daemon is running any more");
     }
 
     #[test]
@@ -244,18 +244,18 @@ mod tests {
             message: "bad file".to_owned(),
             help: help.map(str::to_owned),
         };
-        let check = |error: NotSucceeded, expected: Option<&str>| {
+        let check = |error: HandoverError, expected: Option<&str>| {
             assert_eq!(error.help(&old).as_deref(), expected, "{error}");
         };
-        check(NotSucceeded::Refused(why(Some("correct it"))), Some("correct it"));
-        check(NotSucceeded::Refused(why(None)), None);
+        check(HandoverError::Refused(why(Some("correct it"))), Some("correct it"));
+        check(HandoverError::Refused(why(None)), None);
         check(
-            NotSucceeded::RolledBack { why: why(Some("correct it")), pid: 3 },
+            HandoverError::RolledBack { why: why(Some("correct it")), pid: 3 },
             Some("the old version is running again (pid 3); correct it"),
         );
-        check(NotSucceeded::NoDaemon(Some(why(Some("correct it")))), Some("correct it"));
+        check(HandoverError::NoDaemon(Some(why(Some("correct it")))), Some("correct it"));
         check(
-            NotSucceeded::NoDaemon(None),
+            HandoverError::NoDaemon(None),
             Some("the next command starts one; see its log: /s/daemon.log"),
         );
     }
