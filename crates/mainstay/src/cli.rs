@@ -15,7 +15,7 @@ const STYLES: Styles = Styles::styled()
     .usage(AnsiColor::Yellow.on_default())
     .literal(AnsiColor::Cyan.on_default());
 
-/// The commands as `--help` groups them, because clap lists subcommands only in one heap.
+/// The groups of `--help`. clap itself does not group subcommands.
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Servers", &["run", "ls", "status", "why", "start", "stop", "restart", "rm"]),
     ("Output and tools", &["logs", "events", "tools", "call", "connect"]),
@@ -44,7 +44,7 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// Every command, described where it is carried out, or here if it is carried out with others.
+/// Every command. Its help text is at its `Args`, or here if several commands share them.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(Box<run::Args>),
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_definition_is_sound() {
+    fn the_definition_is_valid() {
         definition().debug_assert();
     }
 

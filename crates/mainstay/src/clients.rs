@@ -17,7 +17,7 @@ use crate::context::{Caller, Context};
 
 const NONE_CHOSEN: &str = "no client has been added yet: `mainstay client ls` lists them, `mainstay client add ID` adds your servers to one";
 
-/// Where the caller's clients are looked for.
+/// The home directory and the variables that determine where the caller's clients have their files.
 pub(crate) fn around(caller: &Caller) -> Around {
     let set = |name: &str| Some((name.to_owned(), caller.var(name)?.to_str()?.to_owned()));
     Around {
@@ -26,7 +26,7 @@ pub(crate) fn around(caller: &Caller) -> Around {
     }
 }
 
-/// Says how to add a client, but only with the first servers.
+/// Prints how to add a client, but only for the first servers.
 pub(crate) async fn hint_if_no_client<'a>(
     specs: &[ServerSpec],
     reports: impl IntoIterator<Item = &'a ClientReport>,
@@ -39,7 +39,7 @@ pub(crate) async fn hint_if_no_client<'a>(
     }
 }
 
-/// The hint for servers that go to all added clients, if no client was added.
+/// The hint for servers that are added to all chosen clients, if there is no such client.
 fn no_client_hint<'a>(
     specs: &[ServerSpec],
     reports: impl IntoIterator<Item = &'a ClientReport>,
@@ -62,7 +62,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn whoever_names_no_clients_hears_that_none_is_chosen() {
+    fn servers_for_all_clients_get_a_hint_if_no_client_was_added() {
         use mainstay_core::{ClientSettings, ProxySettings, RemoteSpec, RestartPolicy, Workload};
         let server = |only: Option<&[&str]>| ServerSpec {
             name: "docs".parse().unwrap(),

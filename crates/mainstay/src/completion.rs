@@ -1,7 +1,6 @@
 //! Completion in shells: the script that `mainstay completions` prints runs this program for each completion.
 //!
-//! Names of servers and tools come from the running daemon. None is started, and one that is slow is not waited
-//! for.
+//! Names of servers and tools come from the running daemon, if it answers in time. No daemon is started.
 
 use std::any::TypeId;
 use std::ffi::OsString;
@@ -27,7 +26,7 @@ const VARIABLE: &str = "MAINSTAY_COMPLETE";
 /// Completion must not delay the shell for longer.
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// Answers a shell that asks for completions. False if this is another kind of run.
+/// Answers a shell's request for completions. False if this is not one.
 pub(crate) fn answer(args: &[OsString], cwd: Option<&Path>) -> Result<bool, clap::Error> {
     let typed = typed(args);
     CompleteEnv::with_factory(|| definition(&typed)).var(VARIABLE).try_complete(args, cwd)
@@ -42,7 +41,7 @@ pub(crate) fn script(shell: &str) -> Result<Vec<u8>, io::Error> {
     Ok(script)
 }
 
-/// The command line with what completes each argument. The ids of clients are values that clap knows.
+/// The command line with the completions of its arguments. clap knows the ids of clients already.
 fn definition(typed: &[String]) -> clap::Command {
     let server = called_server(typed);
     // `mut_arg` would move the argument behind the others.

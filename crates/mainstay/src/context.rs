@@ -14,7 +14,7 @@ use crate::remote::Remote;
 use crate::settings::Settings;
 use crate::ui::{Ui, paint};
 
-/// The surroundings of one command.
+/// The environment of one command.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) caller: Caller,
@@ -27,32 +27,30 @@ pub(crate) struct Context {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Caller {
     pub(crate) env: Vec<(OsString, OsString)>,
-    /// None if it was deleted under the caller, which most commands do not care about.
+    /// None if it was deleted. Most commands do not need it.
     pub(crate) cwd: Option<PathBuf>,
 }
 
 impl Caller {
-    /// The value of a variable, if it is set.
     pub(crate) fn var(&self, name: &str) -> Option<&OsStr> {
         self.env.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_os_str())
     }
 
-    /// Whether a variable is set to anything but nothing.
+    /// Whether a variable is set and not empty.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.var(name).is_some_and(|value| !value.is_empty())
     }
 
-    /// The caller's home directory, if there is one.
+    /// The home directory, if `HOME` is an absolute path.
     pub(crate) fn home(&self) -> Option<PathBuf> {
         self.var("HOME").map(PathBuf::from).filter(|home| home.is_absolute())
     }
 
-    /// Where the caller looks for programs.
     pub(crate) fn search_path(&self) -> Option<String> {
         self.var("PATH").and_then(OsStr::to_str).map(str::to_owned)
     }
 
-    /// Where a daemon of this caller listens for MCP clients, given what the config file says.
+    /// Where a daemon of this caller listens for MCP clients. The variable takes precedence over the config file.
     pub(crate) fn listen(&self, settings: &Settings) -> Result<Listen, ListenError> {
         match self.var("MAINSTAY_LISTEN").filter(|value| !value.is_empty()) {
             Some(value) => value.to_string_lossy().parse(),
@@ -60,7 +58,7 @@ impl Caller {
         }
     }
 
-    /// A path as the caller means it.
+    /// A path relative to the caller's directory.
     pub(crate) fn absolute(&self, path: &Path) -> Result<PathBuf, CliError> {
         match &self.cwd {
             _ if path.is_absolute() => Ok(path.to_owned()),
@@ -69,7 +67,7 @@ impl Caller {
         }
     }
 
-    /// The same caller with a Mainstay of its own in `home`, at any free port.
+    /// The same caller with a private instance in `home`, at any free port.
     pub(crate) fn with_private_home(&self, home: &Path) -> Self {
         let is_mainstays = |key: &OsStr| key.as_encoded_bytes().starts_with(b"MAINSTAY_");
         let env = self.env.iter().filter(|(key, _)| !is_mainstays(key)).cloned().collect();
@@ -86,7 +84,6 @@ impl Caller {
 }
 
 impl Context {
-    /// The surroundings of this process.
     pub(crate) fn from_process() -> Result<Self, CliError> {
         let exe =
             std::env::current_exe().map_err(CliError::io("the path of this program is unknown"))?;
@@ -95,18 +92,17 @@ impl Context {
         Ok(Self { caller: Caller { env, cwd }, exe, ui: Ui::new() })
     }
 
-    /// The directories of the instance this command is about.
     pub(crate) fn instance(&self) -> Result<Instance, CliError> {
         Ok(Instance::find(|name| self.caller.var(name).map(OsStr::to_owned))?)
     }
 
-    /// What the config file of that instance says; nothing if there is none.
+    /// The settings of the instance. None if there is no config file.
     pub(crate) fn settings(&self) -> Result<Option<Settings>, CliError> {
         let file = self.instance()?.config_file;
         Ok(file.map(|file| Settings::read(&file)).transpose()?.flatten())
     }
 
-    /// Asks the daemon, which is started if need be. `what` is shown if that takes long.
+    /// Sends a request to the daemon, which is started if necessary. `what` is shown if that takes long.
     pub(crate) async fn ask<T: DeserializeOwned>(
         &self,
         what: &str,
@@ -116,8 +112,7 @@ impl Context {
         self.ui.waiting(what, remote.call(request)).await
     }
 
-    /// The servers as they are described, for a command that is about to change them. It starts a daemon that was
-    /// stopped, as the change itself would.
+    /// The specs of servers, for a command that changes them. Starts a daemon that was stopped, like the change itself.
     pub(crate) async fn described(
         &self,
         name: Option<&ServerName>,
@@ -165,7 +160,7 @@ impl Context {
     }
 }
 
-/// The wall clock, read nowhere else.
+/// The wall clock. It is read nowhere else.
 pub(crate) fn now() -> Timestamp {
     Timestamp::now()
 }
@@ -180,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_meant_from_the_callers_directory() {
+    fn paths_are_relative_to_the_callers_directory() {
         let check = |path: &str, expected: &str| {
             assert_eq!(caller().absolute(Path::new(path)).unwrap(), Path::new(expected));
         };

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-/// The newest protocol version it speaks; an older one that a client asks for is fine, too.
+/// Its newest protocol version. Clients may request an older one.
 const NEWEST: &str = "2025-11-25";
 const SPOKEN: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", NEWEST];
 
@@ -28,7 +28,7 @@ fn serve(from: impl BufRead, mut to: impl Write, pid: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// The answer to a message, if it wants one.
+/// The answer to a message. None for a notification.
 fn answer(line: &str, pid: u32) -> Option<Value> {
     let Ok(message) = serde_json::from_str::<Value>(line) else {
         let error = json!({"code": -32700, "message": "no JSON"});
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_gets_an_error_and_the_server_stays() {
+    fn invalid_requests_get_an_error() {
         let error = |id: Value, code: i32, message: &str| json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}});
         let lines = "what?\n\
             {\"id\":1,\"method\":\"dance\"}\n\

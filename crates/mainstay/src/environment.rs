@@ -1,4 +1,4 @@
-//! Variables for a server, as users give them: `-e KEY=VALUE`, `-e KEY` and files of them.
+//! Environment variables for a server: `-e KEY=VALUE`, `-e KEY` and `--env-file`.
 
 use std::path::Path;
 

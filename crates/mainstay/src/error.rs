@@ -17,9 +17,7 @@ use crate::ui::paint;
 /// The exit codes, which scripts rely on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// It was done.
     Done = 0,
-    /// It failed.
     Failed = 1,
     /// The arguments are invalid.
     Usage = 2,
@@ -27,7 +25,7 @@ pub(crate) enum Exit {
     NoSuchServer = 3,
     /// There is no daemon to ask.
     Unreachable = 4,
-    /// The user pressed Ctrl-C, as shells put it.
+    /// The user pressed Ctrl-C; shells use the same code.
     Interrupted = 130,
 }
 
@@ -47,7 +45,7 @@ pub(crate) enum CliError {
         #[help]
         help: Option<String>,
     },
-    /// There is no place for state.
+    /// There is no directory for state.
     #[error(transparent)]
     #[diagnostic(help("set HOME, or MAINSTAY_HOME to an absolute path"))]
     Instance(#[from] InstanceError),
@@ -65,7 +63,7 @@ pub(crate) enum CliError {
         "it may be restarting: try again in a moment, or run `mainstay doctor` (with MAINSTAY_NO_START set, no daemon is started)"
     ))]
     Unreachable { socket: PathBuf, source: io::Error },
-    /// The socket must not be used.
+    /// The user has no access to the socket.
     #[error("the daemon cannot be reached at `{}`", socket.display())]
     Denied {
         socket: PathBuf,
@@ -73,20 +71,20 @@ pub(crate) enum CliError {
         #[help]
         help: String,
     },
-    /// The daemon accepted the connection and said nothing.
+    /// The daemon accepted the connection, but sent no hello.
     #[error("the daemon at `{}` accepted the connection but did not answer", socket.display())]
     #[diagnostic(help(
         "it may be restarting: try again in a moment, or see `mainstay daemon status`"
     ))]
     NoHello { socket: PathBuf },
-    /// The daemon was not there and did not come up.
+    /// No daemon was running, and none could be started.
     #[error("the daemon could not be started: {message}")]
     NotStarted {
         message: String,
         #[help]
         help: Option<String>,
     },
-    /// The holder tries to start a daemon again and again.
+    /// The daemons of the holder keep failing.
     #[error("the daemon keeps failing: {message}")]
     Failing {
         message: String,
@@ -103,11 +101,11 @@ pub(crate) enum CliError {
         "stop it there with `mainstay daemon stop`, or set MAINSTAY_HOME to a local directory"
     ))]
     OtherMachine { host_name: String },
-    /// No daemon runs, and one started by a server would end with it.
+    /// No daemon is running, and one started by a server would end with it.
     #[error("a server cannot start the daemon that supervises it")]
     #[diagnostic(help("run `mainstay daemon start` in a terminal"))]
     Supervised,
-    /// The daemon is of another version.
+    /// The daemon uses another protocol.
     #[error(
         "the daemon (version {daemon}) uses protocol {theirs}, and this program protocol {ours}"
     )]
@@ -119,11 +117,11 @@ pub(crate) enum CliError {
     #[error("the daemon (version {daemon}) is too old for `mainstay connect` of this version")]
     #[diagnostic(help("`mainstay daemon reload` updates the daemon"))]
     OutdatedDaemon { daemon: String },
-    /// The connection broke off before the request was sent.
+    /// The connection closed before the request was sent.
     #[error("the daemon closed the connection before it received the request")]
     #[diagnostic(help("it may be restarting; nothing was changed, so try again"))]
     Unsent { source: io::Error },
-    /// The connection broke off before the answer.
+    /// The connection closed before the answer.
     #[error("the connection to the daemon closed in the middle of the request")]
     #[diagnostic(help(
         "the daemon may have restarted; the request may have been executed, so repeat it only if that is safe"
@@ -136,7 +134,6 @@ pub(crate) enum CliError {
     /// The daemon refused.
     #[error("{}", .0.message)]
     Api(ApiError),
-    /// It was tried and failed.
     #[error("{message}")]
     Failed {
         message: String,
@@ -172,7 +169,7 @@ impl CliError {
         move |source| Self::Io { what, source }
     }
 
-    /// Our own output could not be written.
+    /// The output could not be written.
     pub(crate) fn output(source: io::Error) -> Self {
         match source.kind() {
             io::ErrorKind::BrokenPipe => Self::OutputClosed,
@@ -198,8 +195,8 @@ impl CliError {
         }
     }
 
-    /// Whether a client that was connected before may try again later: the daemon is away, cannot be started, or is too
-    /// busy at the moment.
+    /// Whether a client that was connected before may retry later: the daemon is not running, cannot be started, or is too
+    /// busy.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::Unreachable { source, .. } => is_transient(source.kind()),
@@ -256,7 +253,7 @@ impl CliError {
         error.help.clone().or_else(|| usual.map(str::to_owned))
     }
 
-    /// The error as programs read it, with `--json`. None if there is nothing left to say.
+    /// The error as JSON. None if there is nothing to print.
     pub(crate) fn json(&self) -> Option<String> {
         if matches!(self, Self::OutputClosed | Self::Answered(_)) {
             return None;
@@ -266,8 +263,7 @@ impl CliError {
         Some(json!({"error": message, "help": help, "exit_code": exit_code}).to_string())
     }
 
-    /// The error as it is printed: what went wrong and why on one line, then what to do. None if
-    /// there is nothing left to say.
+    /// The error as text: what failed and why on one line, then the help. None if there is nothing to print.
     pub(crate) fn report(&self) -> Option<String> {
         if matches!(self, Self::OutputClosed | Self::Answered(_)) {
             return None;
@@ -320,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_is_the_absence_of_a_daemon() {
+    fn an_absent_daemon_is_a_transient_error() {
         let socket = Path::new("/run/daemon.sock");
         let unreachable = |kind: io::ErrorKind| CallError::Unreachable(kind.into());
         let api = |kind| CallError::Api(ApiError::new(kind, "no"));
@@ -350,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_has_heard_enough_is_no_failure() {
+    fn closed_output_is_not_an_error() {
         check(&CliError::output(io::ErrorKind::BrokenPipe.into()), Exit::Done, "");
         check(&CliError::Answered(Exit::Unreachable), Exit::Unreachable, "");
     }

@@ -1,7 +1,7 @@
-//! Why daemons keep failing, for people.
+//! Why daemons keep failing.
 //!
-//! A holder whose daemons keep failing reports why in a file of the run directory. The next
-//! daemon that serves removes it, so while the file is there no other one has served since.
+//! A holder whose daemons keep failing writes the reason to a file in the run directory. The next daemon that serves
+//! removes it.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -12,13 +12,13 @@ use mainstay_hold::holder::FAILURE_REPORT;
 
 use crate::text::{clip, plain_line};
 
-/// No more of the file is read; a holder writes less.
+/// A holder writes less than this.
 const MAX_BYTES: u64 = 64 * 1024;
 
-/// How many characters fit into a line that is still read.
+/// The longest message in one line.
 const MAX_CHARS: usize = 300;
 
-/// What went wrong with a daemon, and what to do about it if that is known.
+/// Why a daemon failed, and what to do about it if that is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FailureReport {
     pub(crate) message: String,
@@ -26,7 +26,7 @@ pub(crate) struct FailureReport {
 }
 
 impl FailureReport {
-    /// The report of the last daemon that failed, if no other one has served since.
+    /// The report about the last daemon, if it failed.
     pub(crate) fn read_from(run_dir: &Path) -> Option<Self> {
         let text = read(&run_dir.join(FAILURE_REPORT)).ok()?;
         Some(Self::parse(&String::from_utf8_lossy(&text)))
@@ -46,14 +46,14 @@ impl FailureReport {
         Some(Self { message: format!("{before}{}{rest}", error.message), help: error.help })
     }
 
-    /// The message in one line of bounded length; none if there was no room on the disk for it.
+    /// The message in one line of bounded length. None if it is empty, because the disk was full.
     pub(crate) fn line(&self) -> Option<String> {
         let lines = self.message.lines().map(str::trim).filter(|line| !line.is_empty());
         let text = plain_line(&lines.collect::<Vec<_>>().join(" "));
         (!text.is_empty()).then(|| clip(&text, MAX_CHARS))
     }
 
-    /// That daemons failed again and again, in one line.
+    /// The failed starts in one line.
     pub(crate) fn summary(&self) -> String {
         let failing = "the last starts failed";
         self.line().map_or_else(|| failing.to_owned(), |line| format!("{failing}: {line}"))
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_ours_is_told_as_its_message_and_its_help() {
+    fn a_reported_api_error_becomes_message_and_help() {
         check("it exited with 1\n", "it exited with 1", None);
         let error = r#"{"kind":"internal","message":"no {room}"}"#;
         check(error, "no {room}", None);
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_there_while_the_file_is() {
+    fn a_report_exists_while_its_file_does() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(FailureReport::read_from(dir.path()), None);
         std::fs::write(dir.path().join(FAILURE_REPORT), "it fell").unwrap();

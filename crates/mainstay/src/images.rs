@@ -1,7 +1,6 @@
-//! Requests that need the images of containers: what is missing is pulled, then they are made again.
+//! Requests that need the images of containers: missing images are pulled, then the request is repeated once.
 //!
-//! The daemon says that an image is missing before it changes anything, so the second try is safe.
-//! There is no third one.
+//! The daemon reports a missing image before it changes anything, so the repetition is safe.
 
 use mainstay_api::{ErrorKind, PullProgress, Request};
 use mainstay_core::{ContainerSpec, ServerSpec, Workload};
@@ -11,7 +10,7 @@ use crate::context::Context;
 use crate::error::CliError;
 use crate::remote::Remote;
 
-/// Asks the daemon to run these servers. `what` is shown if that takes long.
+/// Sends a request to run these servers. `what` is shown if that takes long.
 pub(crate) async fn ask_with_images<T: DeserializeOwned>(
     ctx: &mut Context,
     what: &str,
@@ -31,7 +30,7 @@ pub(crate) async fn ask_with_images<T: DeserializeOwned>(
     }
 }
 
-/// Pulls the image of a server unless it is there.
+/// Pulls the image of a server if it is missing.
 async fn pull(
     ctx: &mut Context,
     spec: &ServerSpec,

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemons_word_survives_the_pipe() {
+    fn a_start_report_survives_the_pipe() {
         let error = ApiError::new(ErrorKind::Internal, "the disk\nis full").with_help("tidy");
         for report in [StartReport::Ready, StartReport::Taken, StartReport::Failed(error)] {
             let mut line = Vec::new();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_no_daemon_is_told_with_its_last_words() {
+    fn a_program_that_is_not_a_daemon_is_reported_with_its_output() {
         check_failure("/bin/true", "it ended (exit status: 0)");
         check_failure("/no/such", "`/no/such`: No such file or directory (os error 2)");
         check_failure("/bin/echo", "it ended (exit status: 0): daemon run --detached");

@@ -2,7 +2,7 @@
 
 use mainstay_core::{Limits, human_bytes};
 
-/// The word that lifts a limit.
+/// The value that lifts a limit.
 pub(crate) const NONE: &str = "none";
 
 /// The units of sizes, each also with `ib` after it; largest first.
@@ -49,7 +49,7 @@ pub(crate) fn memory_text(limit: Option<u64>) -> String {
     }
 }
 
-/// What a container may use, for people.
+/// The limits of a container as text.
 pub(crate) fn limits_text(limits: &Limits) -> String {
     let mut words = vec![
         limits
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_told_in_words() {
+    fn limits_are_described() {
         assert_eq!(limits_text(&Limits::default()), "memory 512 MiB, 256 processes");
         let limits =
             Limits { memory: None, pids: None, read_only: true, init: false, ..Limits::default() };

@@ -1,9 +1,9 @@
-//! The daemon as this program reaches it.
+//! Connections to the daemon, which is started on demand.
 //!
-//! A daemon that is not there is started, unless that is forbidden or the user has stopped it. One that is ending or
-//! being replaced is waited for, for the whole grace: a connection may be queued by the holder
-//! before there is a daemon to serve it. No request byte is written before the daemon has said
-//! hello, so all of that is safe to try again; once a request is on its way, nothing is.
+//! A daemon that does not run is started, unless that is forbidden or the user has stopped it. While one is ending or
+//! being replaced, connections are retried for the whole grace period: the holder may queue a connection before there is
+//! a daemon to serve it. No byte of a request is sent before the daemon's hello, so retries are safe until then. After
+//! that, nothing is retried.
 
 mod version;
 
@@ -29,7 +29,7 @@ use crate::error::CliError;
 use crate::failure_report::FailureReport;
 use crate::launch::{Launch, RUN_VARIABLE};
 
-/// How a daemon refuses a request that it does not know.
+/// Part of a daemon's error for an unknown request.
 const NOT_UNDERSTOOD: &str = "the request cannot be understood";
 
 /// The daemon of one instance.
@@ -39,19 +39,17 @@ pub(crate) struct Remote {
     start: Start,
 }
 
-/// Whether a daemon that is not there is started.
+/// Whether a daemon is started if none runs.
 #[derive(Debug, Clone)]
 enum Start {
-    /// It is, like this.
     With(Launch),
-    /// The user does not want that.
+    /// `MAINSTAY_NO_START` is set.
     Forbidden,
-    /// A server asks: whatever it starts ends with it, and a daemon with all other servers.
+    /// This command was started by a server. Its processes end with the server, so a daemon would, too.
     InsideServer,
 }
 
 impl Remote {
-    /// The daemon of the instance that the command is about.
     pub(crate) fn of(ctx: &Context) -> Result<Self, CliError> {
         let start = if ctx.caller.has(RUN_VARIABLE) {
             Start::InsideServer
@@ -63,8 +61,8 @@ impl Remote {
         Ok(Self { instance: ctx.instance()?, start })
     }
 
-    /// Sends a request and reads its answer. A request that a daemon did not take, because it was ending, goes to the
-    /// next one.
+    /// Sends a request and reads its answer. If the daemon ended before it received the request, the request is sent to
+    /// the next one.
     pub(crate) async fn call<T: DeserializeOwned>(&self, request: &Request) -> Result<T, CliError> {
         match self.connect(request).await?.call(request).await {
             Err(CallError::Unsent(_)) => {
@@ -74,8 +72,7 @@ impl Remote {
         }
     }
 
-    /// Sends a request, hands the items to `each` as they come, until the stream or `each` ends, and
-    /// reads the answer.
+    /// Sends a request, passes each item to `each` until the stream ends or `each` fails, and reads the answer.
     pub(crate) async fn stream<I: DeserializeOwned, T: DeserializeOwned>(
         &self,
         request: &Request,
@@ -101,7 +98,7 @@ impl Remote {
         self.http_over(connection, name).await
     }
 
-    /// The same for a client that had one before. Starts nothing: the holder restarts a daemon that died.
+    /// The same for a client that was connected before. Starts no daemon: the holder restarts one that died.
     pub(crate) async fn http_if_running(
         &self,
         name: &ServerName,
@@ -111,8 +108,8 @@ impl Remote {
         self.http_over(connection, name).await
     }
 
-    /// The same, without a holder that would restart the daemon: starts another one, unless that is forbidden, the user
-    /// has stopped it, or a service manager may be about to start it.
+    /// The same if there is no holder: starts a daemon, unless that is forbidden, the user has stopped it, or a service
+    /// manager may be about to start it.
     pub(crate) async fn http_or_start(
         &self,
         name: &ServerName,
@@ -159,23 +156,22 @@ impl Remote {
         }
     }
 
-    /// Whether the user stopped the daemon, and nothing has started one since.
     pub(crate) fn is_stopped_by_user(&self) -> bool {
         self.instance.is_stopped_by_user()
     }
 
-    /// Whether servers that are local processes are running, as far as can be seen without a daemon.
+    /// Whether servers are running as local processes. Does not need a daemon.
     pub(crate) fn has_running_servers(&self) -> bool {
         run_dirs_of_shims(&self.instance.runs_dir()).is_ok_and(|shims| !shims.is_empty())
     }
 
-    /// Keeps clients and commands that only ask from starting a daemon.
+    /// Records that the user stopped the daemon, so that clients and read-only commands do not start it.
     pub(crate) fn mark_stopped(&self) -> Result<(), CliError> {
         let failed = "the stop cannot be recorded, so clients may start the daemon again";
         self.instance.mark_stopped().map_err(CliError::io(failed))
     }
 
-    /// Removes the mark of a stop that failed.
+    /// Removes that record after a failed stop.
     pub(crate) fn clear_stopped(&self) {
         let _disk_is_broken = self.instance.clear_stopped();
     }
@@ -213,12 +209,12 @@ impl Remote {
         mainstay_hold::holder::pid(&self.instance.state_dir)
     }
 
-    /// The answer to a request, or the error with the socket it was meant for.
+    /// Adds the socket to the error of a request.
     pub(crate) fn finish<T>(&self, answer: Result<T, CallError>) -> Result<T, CliError> {
         answer.map_err(|error| self.error(error))
     }
 
-    /// Connects, and starts the daemon if need be.
+    /// Connects, and starts the daemon if necessary.
     async fn connect(&self, request: &Request) -> Result<Connection, CliError> {
         let connection = match &self.start {
             Start::With(_) if self.is_stopped_by_user() && !starts_stopped_daemon(request) => {
@@ -238,9 +234,8 @@ impl Remote {
         Ok(connection)
     }
 
-    /// Connects, or starts the daemon. Another one that is just coming up, or still holds the state
-    /// directory while it ends, makes a launch come to nothing; then both are tried again within the
-    /// grace.
+    /// Connects, or starts the daemon. A launch has no effect while another daemon is starting, or still has the state
+    /// directory while it ends. Both are then retried within the grace period.
     async fn connect_or_launch(&self, launch: &Launch) -> Result<Connection, CliError> {
         let grace = Grace::default();
         let deadline = Instant::now() + grace.total;
@@ -268,7 +263,7 @@ impl Remote {
         connect_if_present(&|| self.dial(), Grace::default()).await
     }
 
-    /// Connects to a daemon that is there or comes.
+    /// Connects to a daemon that is running or starting.
     async fn connect_when_started(&self) -> Result<Connection, CallError> {
         connect_with_restart_grace(&|| self.dial(), Grace::default()).await
     }
@@ -292,7 +287,7 @@ impl Remote {
         }
     }
 
-    /// How long to wait for a daemon if only its presence is asked for.
+    /// How long to wait for a daemon if only its presence is queried.
     fn short_grace(&self) -> Grace {
         let usual = Grace::default();
         match self.failure_report() {
@@ -302,7 +297,7 @@ impl Remote {
     }
 }
 
-/// Whether a request asks for running servers, and so starts a daemon that the user has stopped.
+/// Whether a request starts servers, and therefore also a daemon that the user has stopped.
 fn starts_stopped_daemon(request: &Request) -> bool {
     matches!(
         request,
@@ -314,27 +309,27 @@ fn starts_stopped_daemon(request: &Request) -> bool {
     )
 }
 
-/// Whether the socket's path cannot be one. A daemon says best what is wrong with it.
+/// Whether a parent of the socket is not a directory. The daemon reports that in detail when it is started.
 fn is_invalid_path(error: &CallError) -> bool {
     matches!(error, CallError::Unreachable(error) if error.kind() == NotADirectory)
 }
 
-/// A process whose end can be awaited without being its parent.
+/// A process that need not be a child of this one.
 pub(crate) struct ProcessHandle(rustix::fd::OwnedFd);
 
 impl ProcessHandle {
-    /// None if the process is gone already.
+    /// None if the process has exited.
     pub(crate) fn open(pid: u32) -> Option<Self> {
         let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
         pidfd_open(pid, PidfdFlags::empty()).ok().map(Self)
     }
 
-    /// Asks the process to end.
+    /// Sends SIGTERM.
     pub(crate) fn terminate(&self) {
         let _gone_already = pidfd_send_signal(&self.0, Signal::TERM);
     }
 
-    /// Waits for the end. False if it did not come within the limit.
+    /// Waits for its exit. False if the limit has passed.
     pub(crate) async fn wait_exit(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         while !self.is_over() {
@@ -379,7 +374,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_end_of_a_process_is_seen_before_anyone_collects_it() {
+    async fn the_exit_of_a_process_is_seen_before_it_is_reaped() {
         let mut child = Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let ending = ProcessHandle::open(child.id()).unwrap();
         assert!(!ending.wait_exit(Duration::ZERO).await);

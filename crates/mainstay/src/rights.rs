@@ -1,4 +1,4 @@
-//! What to do about a path that its user may not use.
+//! Help for paths without access.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ours_can_be_opened_and_what_is_not_cannot() {
+    fn the_advice_depends_on_the_owner() {
         check(1000, true, "you own it, but its mode denies access: chmod 700 /m/run");
         check(1000, false, "you own it, but its mode denies access: chmod 600 /m/run");
         let foreign = "it belongs to another user; set MAINSTAY_HOME to a directory of yours";
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_that_can_be_seen_bars_the_way() {
+    fn the_nearest_visible_ancestor_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let text = advice(&dir.path().join("run/daemon.sock"));
         assert!(text.ends_with(&format!("chmod 700 {}", dir.path().display())), "{text}");

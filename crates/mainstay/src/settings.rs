@@ -34,7 +34,7 @@ pub(crate) struct Settings {
     pub(crate) admit_root: Option<bool>,
     /// Whether all local users may call servers.
     pub(crate) allow_other_users: Option<bool>,
-    /// When entries in clients' files are taken out and added again.
+    /// When entries in clients' files are removed and added again.
     pub(crate) refresh: Option<RefreshMode>,
 }
 
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_says_what_it_says() {
+    fn all_settings_are_read() {
         assert_eq!(parse(""), Ok(Settings::default()));
         let both = "# where\nlisten = \"[::1]:7000\"\nrefresh = \"never\"\n";
         let expected = Settings {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_understood_is_told_with_its_place() {
+    fn errors_name_line_and_column() {
         insta::assert_snapshot!(parse("listen = '0.0.0.0:7433'").unwrap_err(), @"
         `/c/config.toml` cannot be used: TOML parse error at line 1, column 10
           |
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_there_says_nothing() {
+    fn a_missing_file_has_no_settings() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(Settings::read(&dir.path().join("config.toml")).unwrap(), None);
         let error = Settings::read(dir.path()).unwrap_err().to_string();

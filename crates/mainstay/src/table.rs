@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_terminal_costs_columns_first_and_then_text() {
+    fn a_narrow_terminal_drops_columns_before_it_cuts_text() {
         let show = |terminal| {
             let row = ["time", "process", "http://127.0.0.1:7433/time/mcp"].map(Cell::new);
             let fit = Fit { dispensable: &["ENGINE"], essential: None };

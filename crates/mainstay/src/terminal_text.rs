@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn known_tricks_are_shown_as_text() {
+    fn escape_sequences_are_shown_as_text() {
         let check = |text: &str, shown: &str| assert_eq!(colored_lines(text), shown, "{text:?}");
         check("a\u{1b}[31mred\u{1b}[0m b", "a\u{1b}[31mred\u{1b}[0m b");
         check("\u{1b}[1;31mred\nnext", "\u{1b}[1;31mred\u{1b}[0m\nnext");

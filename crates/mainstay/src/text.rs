@@ -1,4 +1,4 @@
-//! Small pure helpers for texts.
+//! Helpers for text.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,18 +10,18 @@ use mainstay_core::human_duration;
 pub(crate) use crate::table::{Cell, Fit, columns, columns_within, facts, table};
 pub(crate) use crate::terminal_text::plain_line;
 
-/// Reads a duration as people write it.
+/// Parses a duration with its unit.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text)
         .map_err(|_| "write a duration with its unit, as `45s` or `2m`".to_owned())
 }
 
-/// How long ago `at` was; nothing lies in the future here, clocks that disagree count as zero.
+/// How long ago `at` was. Zero if it is in the future, because clocks may disagree.
 pub(crate) fn since(at: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(at)).unwrap_or_default()
 }
 
-/// How long until `at`; what is overdue is due now.
+/// How long until `at`. Zero if it has passed.
 pub(crate) fn until(at: Timestamp, now: Timestamp) -> Duration {
     since(now, at)
 }
@@ -31,7 +31,7 @@ pub(crate) fn ago(at: Timestamp, now: Timestamp) -> String {
     format!("{} ago", human_duration(since(at, now)))
 }
 
-/// "in 20 s", or "now". Rounded up to whole seconds, so that it never promises too early.
+/// "in 20 s", or "now". Rounded up to whole seconds.
 pub(crate) fn due(at: Timestamp, now: Timestamp) -> String {
     let left = until(at, now);
     if left.is_zero() {
@@ -41,13 +41,13 @@ pub(crate) fn due(at: Timestamp, now: Timestamp) -> String {
     format!("in {}", human_duration(Duration::from_secs(whole)))
 }
 
-/// Why a server has its status, if there is more to say than the status itself.
+/// Why a server has its status, unless that only repeats the status.
 pub(crate) fn reason(server: &ServerInfo) -> Option<String> {
     let says_more = !server.reason.is_empty() && server.reason != server.status.as_str();
     says_more.then(|| plain_line(&server.reason))
 }
 
-/// A path as people write it: with a tilde for their home.
+/// A path, with `~` for the home directory.
 pub(crate) fn tilde(path: &Path, home: Option<&Path>) -> String {
     let below = home.and_then(|home| path.strip_prefix(home).ok());
     match below {
@@ -88,7 +88,7 @@ pub(crate) fn short_id(id: &str) -> &str {
     id.get(..12).unwrap_or(id)
 }
 
-/// Cuts a line to so many characters.
+/// Cuts a line to `width` characters.
 pub(crate) fn clip(line: &str, width: usize) -> String {
     if line.chars().count() <= width {
         return line.to_owned();
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_told_from_now() {
+    fn times_are_relative_to_now() {
         assert_eq!(ago(at(100), at(112)), "12 s ago");
         assert_eq!(ago(at(112), at(100)), "0 ms ago");
         assert_eq!(due(at(120), at(100)), "in 20 s");
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_is_read_as_people_write_it() {
+    fn durations_are_parsed_with_units() {
         assert_eq!(duration("1m 30s"), Ok(Duration::from_secs(90)));
         let expected = "write a duration with its unit, as `45s` or `2m`";
         assert_eq!(duration("soon"), Err(expected.to_owned()));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_read_as_people_say_it() {
+    fn a_list_ends_with_and() {
         let check = |items: &[&str], expected: &str| assert_eq!(and(items), expected);
         check(&[], "");
         check(&["a"], "a");

@@ -1,4 +1,4 @@
-//! Times as people read and write them: local, or UTC if they ask for it.
+//! Parses and prints times: local, or UTC with `--utc`.
 
 use jiff::civil::{DateTime, Time};
 use jiff::tz::TimeZone;
@@ -6,7 +6,7 @@ use jiff::{Timestamp, Zoned};
 
 use crate::text;
 
-/// The option that every command with times has.
+/// The option of every command that prints times.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct ZoneArgs {
     /// Print times in UTC instead of local time
@@ -53,8 +53,7 @@ impl Zone {
         self.zoned(at).strftime("%Y-%m-%d %H:%M:%S%.3f").to_string()
     }
 
-    /// Reads a moment in the past as people write it: how long ago, a time of today, or a date with or without
-    /// a time.
+    /// Parses a time in the past: how long ago, a time of today, or a date with or without a time.
     pub(crate) fn moment(&self, text: &str, now: Timestamp) -> Result<Timestamp, String> {
         let wrong = || {
             format!(
@@ -103,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_is_read_as_people_write_it() {
+    fn times_are_parsed_in_common_formats() {
         let now = at("2026-05-01T02:03:59Z");
         let check = |text: &str, expected: &str| {
             assert_eq!(east().moment(text, now).unwrap(), at(expected), "{text}");

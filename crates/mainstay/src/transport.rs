@@ -1,4 +1,4 @@
-//! A transport as users put it together, with flags or in a file.
+//! A transport from its parts: flags or keys of a file.
 
 use clap::ValueEnum;
 use mainstay_core::Transport;
@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 /// The path of an HTTP endpoint if none is given.
 pub(crate) const DEFAULT_PATH: &str = "/mcp";
 
-/// The transports, as they are called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum TransportName {
@@ -18,7 +17,7 @@ pub(crate) enum TransportName {
     StreamableHttp,
 }
 
-/// Why parts do not make a transport. Whoever asked for them knows what they are called there.
+/// Why parts do not make a transport. The caller knows the names of its flags or keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mismatch {
     /// A port or a path, but not for HTTP.

@@ -16,19 +16,19 @@ use serde::Serialize;
 use crate::error::CliError;
 use crate::terminal_text::{colored_lines, plain_line};
 
-/// A wait shorter than this shows nothing.
+/// A spinner is shown for waits that take longer.
 const SPINNER_DELAY: Duration = Duration::from_millis(500);
 
-/// How often what moves is drawn.
+/// How often spinners and progress bars are drawn.
 const TICK: Duration = Duration::from_millis(100);
 
 /// The width of a terminal that does not report it.
 const DEFAULT_WIDTH: usize = 80;
 
-/// What is shown of a pull.
+/// The progress bar of a pull.
 const PULL: &str = "{spinner} {msg} {bar:30} {binary_bytes}/{binary_total_bytes}";
 
-/// The two streams and what is known about them.
+/// Standard output and error.
 #[derive(Debug)]
 pub(crate) struct Ui {
     out: AutoStream<io::Stdout>,
@@ -65,7 +65,7 @@ impl Ui {
         out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(CliError::output)
     }
 
-    /// Prints an answer: as JSON if that was asked for, else as `human` puts it.
+    /// Prints an answer, as JSON or as `human` formats it.
     pub(crate) fn answer<T: Serialize>(
         &mut self,
         json: bool,
@@ -80,7 +80,7 @@ impl Ui {
         if text.is_empty() { Ok(()) } else { self.print(text) }
     }
 
-    /// Prints items of a stream of answers, a line each, in one go.
+    /// Prints items of a stream, one per line.
     pub(crate) fn items<T: Serialize>(
         &mut self,
         json: bool,
@@ -138,7 +138,7 @@ impl Ui {
         done
     }
 
-    /// A sign of life on a terminal, and nothing elsewhere.
+    /// A spinner on a terminal; hidden elsewhere.
     pub(crate) fn spinner(&self, what: &str) -> ProgressBar {
         if !self.err.is_terminal() {
             return ProgressBar::hidden();
@@ -148,7 +148,7 @@ impl Ui {
         spinner
     }
 
-    /// Shows that an image is being pulled: on a terminal how far that is, elsewhere one line.
+    /// Shows that an image is being pulled: a progress bar on a terminal, one line elsewhere.
     pub(crate) fn pulling(&mut self, image: &ImageRef) -> ProgressBar {
         if !self.err.is_terminal() {
             self.message(format_args!("pulling {image}"));
@@ -163,7 +163,7 @@ impl Ui {
     }
 }
 
-/// Colours by meaning. The codes are always written; the streams drop them where they do not belong.
+/// Colours by meaning. The escape codes are always written; [`Ui`] removes them if there is no terminal.
 pub(crate) mod paint {
     use anstyle::{AnsiColor, Style};
 

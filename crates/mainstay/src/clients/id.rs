@@ -1,4 +1,4 @@
-//! Reading the id of a client.
+//! The command-line parser for ids of clients.
 
 use std::ffi::OsStr;
 
@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Error};
 use mainstay_clients::{Client, clients};
 
-/// Shorter words are part of too many names.
+/// Shorter texts are part of too many names.
 const SHORTEST_PART: usize = 3;
 
 /// Parses the id of a client. Lists all ids for completion, and suggests similar ones in errors.
@@ -36,7 +36,7 @@ impl TypedValueParser for IdParser {
     }
 }
 
-/// The error that clap itself has for a value that is none of the possible ones.
+/// clap's own error for a value that is not possible.
 fn refusal(command: &Command, arg: Option<&Arg>, word: &str) -> Error {
     let words =
         |ids: Vec<&str>| ContextValue::Strings(ids.into_iter().map(str::to_owned).collect());
@@ -54,7 +54,7 @@ fn refusal(command: &Command, arg: Option<&Arg>, word: &str) -> Error {
     error
 }
 
-/// The ids of the clients that are called most like this, by their ids or by their makers.
+/// The ids of the clients whose id or product name is most similar.
 fn nearest(word: &str) -> Vec<&'static str> {
     let word = plain(word);
     let near = |client: &'static Client| {
@@ -66,7 +66,7 @@ fn nearest(word: &str) -> Vec<&'static str> {
     found.into_iter().filter(|(far, _)| Some(*far) == least).map(|(_, id)| id).collect()
 }
 
-/// How far two names are apart, unless they have nothing to do with each other.
+/// The edit distance of two names. None if they are not similar.
 fn distance(word: &str, name: &str) -> Option<usize> {
     if word == name {
         return Some(0);
@@ -79,7 +79,7 @@ fn distance(word: &str, name: &str) -> Option<usize> {
     Some(strsim::osa_distance(word, name)).filter(|far| *far <= most)
 }
 
-/// A name by its letters and digits alone.
+/// Only the letters and digits of a name, in lower case.
 fn plain(name: &str) -> String {
     name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_and_a_products_name_lead_to_the_id() {
+    fn typos_and_product_names_suggest_the_id() {
         let check = |word: &str, expected: &[&str]| assert_eq!(nearest(word), expected, "{word}");
         check("zde", &["zed"]);
         check("curser", &["cursor"]);

@@ -1,28 +1,27 @@
-//! What the user must do so that a client sees a change of its file.
+//! What the user must do so that a client reads its changed file.
 
 use mainstay_clients::Client;
 
 use crate::text::and;
 
-/// Those that watch their file.
+/// Clients that watch their file.
 const WATCH_THEIR_FILE: [&str; 8] =
     ["cursor", "vscode", "vscode-insiders", "vscode-server", "cline", "roo-code", "zed", "kiro"];
 
-/// What it takes for a client to see a change.
+/// What the user must do so that a client reads its file again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReloadStep {
     /// Nothing: it watches its file.
     Automatic,
-    /// A press of the button beside its list of servers.
+    /// Press the button beside its list of servers.
     Refresh,
-    /// A command in its prompt.
+    /// Enter a command in its prompt.
     Reload,
-    /// A restart. So it is with every client of which nothing better is known.
+    /// Restart it. This is the default for clients that are not listed here.
     Restart,
 }
 
 impl ReloadStep {
-    /// What the client of this id needs.
     pub(crate) fn of(id: &str) -> Self {
         match id {
             "windsurf" | "devin" => Self::Refresh,
@@ -32,7 +31,7 @@ impl ReloadStep {
         }
     }
 
-    /// What a person has to do with a product, or with several, if anything.
+    /// The instruction for these products. None if no step is needed.
     pub(crate) fn to_do(self, products: &str) -> Option<String> {
         match self {
             Self::Automatic => None,
@@ -45,7 +44,7 @@ impl ReloadStep {
     }
 }
 
-/// What the user must do so that these clients see the changes; `to` is the purpose in the sentence.
+/// The instruction for these clients; `to` is its purpose.
 pub(super) fn required_step<'a>(
     ids: impl IntoIterator<Item = &'a str>,
     to: &str,
@@ -72,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_client_we_speak_of_is_one_of_the_table() {
+    fn every_client_with_a_reload_step_is_in_the_table() {
         for id in WATCH_THEIR_FILE.into_iter().chain(["windsurf", "devin", "gemini-cli"]) {
             assert!(Client::by_id(id).is_some(), "{id}");
         }
@@ -98,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_twice_or_without_need() {
+    fn each_client_is_named_once_and_only_if_a_step_is_needed() {
         let check = |ids: &[&str], expected: Option<&str>| {
             assert_eq!(required_step(ids.iter().copied(), "see it").as_deref(), expected);
         };

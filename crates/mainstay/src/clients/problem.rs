@@ -7,7 +7,6 @@ use crate::text::plain_line;
 /// One problem.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
-    /// What was found.
     pub(crate) what: String,
     /// What to do about it.
     pub(crate) help: String,
@@ -36,7 +35,7 @@ pub(crate) fn problems(client: &ClientInfo) -> Vec<Problem> {
 
 /// The same without the id of the client.
 fn general(client: &ClientInfo) -> Vec<Problem> {
-    // What is missing from a file with a problem is missing because of it.
+    // Entries are missing because of the problem with the file.
     let follows =
         |entry: &&ClientEntry| client.problem.is_some() && entry.standing == EntryStanding::Missing;
     let entries = client.entries.iter().filter(|entry| !follows(entry));
@@ -164,7 +163,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn every_flaw_says_what_to_do() {
+    fn every_problem_has_a_help() {
         use EntryStanding as S;
         let drifted = ClientEntry { drifted: vec!["url".to_owned()], ..entry("time", S::Drifted) };
         let entries = vec![
@@ -191,7 +190,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_file_with_a_problem_is_one_flaw() {
+    fn a_file_with_a_problem_is_one_problem() {
         let missing = ["a", "b"].map(|name| entry(name, EntryStanding::Missing));
         let mut zed = client("zed", missing.into());
         zed.problem = Some("/home/me/.zed/mcp.json is read-only; it was left as it is".to_owned());
@@ -199,7 +198,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_true_of_several_clients_is_one_flaw() {
+    fn the_same_problem_of_several_clients_is_reported_once() {
         let away = || vec![entry("time", EntryStanding::Away)];
         let zed = client("zed", vec![entry("web", EntryStanding::Withdrawn)]);
         let clients = [client("cursor", away()), zed, client("kiro", away())];
@@ -209,7 +208,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_file_of_a_client_that_nobody_chose_may_stay_as_it_is() {
+    fn a_client_that_was_not_added_has_no_entry_problems() {
         let mut cursor = client("cursor", vec![entry("yours", EntryStanding::Foreign)]);
         assert_eq!(problems(&cursor), []);
         cursor.problem = Some("it is no JSON".to_owned());

@@ -1,8 +1,7 @@
-//! What was done to clients' files, in lines for people.
+//! Describes what was done to clients' files.
 //!
-//! First what was done, one line for all clients that a server was added to or removed from; what
-//! failed is a warning, one line for all servers of a file.
-//! Last what has to be done for the changes to be seen.
+//! First the changes, one line for all clients that a server was added to or removed from. A failure is a warning, one
+//! line for all servers of a file. Last the steps that make clients read their files.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,8 +14,8 @@ use super::notice;
 use crate::text::{and, home_as_tilde, plain_line};
 use crate::ui::paint;
 
-/// What was done to clients' files, then what the user must do to see it. `is_wanted` says whether the entry was to
-/// be added or removed.
+/// What was done to clients' files, then the steps for the user. `is_wanted` is true if the entry was to be added, false
+/// if it was to be removed.
 pub(crate) fn lines<'a>(
     reports: impl IntoIterator<Item = &'a ClientReport>,
     is_wanted: impl Fn(&ClientReport) -> bool,
@@ -28,8 +27,7 @@ pub(crate) fn lines<'a>(
     grouped(&shown).iter().map(line).chain(required_steps(&shown)).collect()
 }
 
-/// What becomes of files that could not be edited, if there are any; `again` is the command that tries
-/// again at once.
+/// When files that could not be edited are tried again, if there are any; `again` is the command that retries at once.
 pub(crate) fn retry_hint<'a>(
     reports: impl IntoIterator<Item = &'a ClientReport>,
     again: Option<&str>,
@@ -58,14 +56,14 @@ enum Subject<'a> {
     Change(&'a ServerName, ClientDone),
     /// One server waits for the same, in one client or several.
     Wait(&'a ServerName, String),
-    /// Something is to be said of one client, for one server or several.
+    /// The same message about one client, for one server or several.
     Special(&'a str, &'a str),
 }
 
 impl<'a> Subject<'a> {
     fn of(report: &'a ClientReport) -> Self {
         let ClientReport { client, server, done, text } = report;
-        // A text that does not end with its file says something else than which one that is.
+        // Other texts contain more than the file.
         let is_usual = text.ends_with(')');
         match done {
             ClientDone::Added | ClientDone::Updated | ClientDone::Removed if is_usual => {
@@ -117,11 +115,11 @@ fn line(group: &[&ClientReport], is_wanted: bool, home: Option<&Path>) -> String
     }
 }
 
-/// What follows from a file that could not be edited.
+/// The consequence of a file that could not be edited.
 fn consequence(group: &[&ClientReport], is_wanted: bool) -> String {
     let servers: Vec<String> = group.iter().map(|report| format!("`{}`", report.server)).collect();
     let (names, are) = (and(&servers), if servers.len() > 1 { "are" } else { "is" });
-    // If the trouble is not a client's, it says itself whose it is.
+    // A problem without a client is about the ledger.
     match Client::by_id(&group[0].client) {
         Some(client) if is_wanted => format!("{names} {are} not in {} yet: ", client.product),
         Some(client) => format!("{names} {are} still in {}: ", client.product),
@@ -129,7 +127,7 @@ fn consequence(group: &[&ClientReport], is_wanted: bool) -> String {
     }
 }
 
-/// What has to be done for the changes to be seen, each client once.
+/// The steps that make clients read their files, each client once.
 fn required_steps(reports: &[&ClientReport]) -> Vec<String> {
     let (there, gone): (Vec<&ClientReport>, Vec<_>) = reports
         .iter()
@@ -157,7 +155,7 @@ fn is_change(done: ClientDone) -> bool {
     matches!(done, ClientDone::Added | ClientDone::Updated | ClientDone::Removed)
 }
 
-/// What a client is called by its makers.
+/// The product name of a client.
 pub(crate) fn product(id: &str) -> &str {
     Client::by_id(id).map_or(id, |client| client.product)
 }
@@ -178,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn several_clients_are_told_in_one_line_and_one_with_its_file() {
+    fn several_clients_share_a_line_and_one_is_shown_with_its_file() {
         use ClientDone as D;
         let mut reports: Vec<_> = ["claude-desktop", "cursor", "codex"]
             .map(|id| report(id, D::Added, "added `time` to it (/home/me/its/file)"))
@@ -195,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_removes_a_server_is_told_how_to_see_it_go() {
+    fn a_removal_names_the_clients_to_restart() {
         let gone = |id: &str| report(id, ClientDone::Removed, "removed `time` from it (/its/file)");
         insta::assert_snapshot!(shown(&["codex", "claude-code"].map(gone), false), @"
         removed `time` from Codex and Claude Code
@@ -215,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_restarts_a_client_for_nothing() {
+    fn a_restart_is_requested_only_after_a_change() {
         use ClientDone as D;
         let waits = |id: &str| {
             report(id, D::Waits, &format!("`time` is added to {} once it is ready", product(id)))
@@ -231,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_warning_names_client_and_servers_and_what_follows() {
+    fn a_warning_names_client_servers_and_consequence() {
         let text = "/home/me/.factory/mcp.json was left as it is: line 1\u{7}";
         let closed = report("factory", ClientDone::Failed, text);
         let both = [closed.clone(), about("web", closed.clone())];

@@ -69,7 +69,7 @@ fn is_pair(argument: &str) -> bool {
     !argument.trim_start().starts_with(['{', '[', '"']) && argument.contains('=')
 }
 
-/// The arguments from `KEY=VALUE` each. A value that is JSON is taken as that, any other one as text.
+/// The arguments from `KEY=VALUE` pairs. A value is parsed as JSON, or else taken as text.
 fn from_pairs(given: &[String]) -> Result<Box<RawValue>, CliError> {
     let mut object = serde_json::Map::new();
     for pair in given {
@@ -85,8 +85,8 @@ fn from_pairs(given: &[String]) -> Result<Box<RawValue>, CliError> {
     serde_json::value::to_raw_value(&object).map_err(|source| CliError::Garbled { source })
 }
 
-/// The arguments on one line, otherwise untouched: numbers and the order of keys are the tool's
-/// business. A line's end inside JSON is always white space between two tokens.
+/// The arguments on one line, otherwise unchanged: numbers and the order of keys may matter to the tool. A line break in
+/// JSON is always white space between two tokens.
 fn arguments(text: &str) -> Result<Box<RawValue>, CliError> {
     let usage = |problem: String| {
         let message = format!("the arguments must be a JSON object: {problem}");
@@ -105,7 +105,7 @@ fn arguments(text: &str) -> Result<Box<RawValue>, CliError> {
     }
 }
 
-/// The content of a result for people: texts as they are, everything else as JSON.
+/// The content of a result: texts as they are, everything else as JSON.
 fn content(result: &Value) -> String {
     let blocks = result.get("content").and_then(Value::as_array);
     let Some(blocks) = blocks.filter(|blocks| !blocks.is_empty()) else {
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_refused_with_its_place() {
+    fn other_json_than_an_object_is_refused() {
         let check = |text: &str, expected: &str| {
             let error = arguments(text).unwrap_err().to_string();
             assert_eq!(error, format!("the arguments must be a JSON object: {expected}"));

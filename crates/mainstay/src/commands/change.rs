@@ -1,4 +1,4 @@
-//! `mainstay start`, `stop`, `restart` and `rm`: which servers, and what became of each.
+//! `mainstay start`, `stop`, `restart` and `rm`.
 
 use mainstay_api::{ClientReport, Outcome, Request, Which};
 use mainstay_core::{ServerName, Status};
@@ -18,7 +18,6 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What `start` and `restart` are given.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StartArgs {
     #[command(flatten)]
@@ -28,7 +27,6 @@ pub(crate) struct StartArgs {
     no_wait: bool,
 }
 
-/// The servers that a command is about.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = false)]
 struct Servers {
@@ -52,7 +50,7 @@ pub(crate) enum Change {
     Stop,
     Restart,
     Remove,
-    /// Servers of a file were described.
+    /// Servers of a file were added.
     Import,
 }
 
@@ -126,7 +124,7 @@ async fn ask(
     ctx.ask(waiting, &request).await
 }
 
-/// Tells what became of each server, one line each, then what was done to clients' files.
+/// Prints one line per server, then what was done to clients' files.
 pub(super) fn print_outcomes(
     change: Change,
     json: bool,
@@ -177,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_tells_what_was_asked_for() {
+    fn a_line_names_the_requested_change() {
         use Change as C;
         check(C::Start, true, Some(Status::Starting), "time is starting");
         check(C::Start, true, Some(Status::Stopping), "time is starting");

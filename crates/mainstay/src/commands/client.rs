@@ -100,7 +100,7 @@ async fn ask(ctx: &Context) -> Result<Vec<ClientInfo>, CliError> {
     ctx.ask("asking the daemon", &request).await
 }
 
-/// Carries out a change for the clients that are named, or else for all that it makes sense for.
+/// Executes a change for the named clients, or else for all to which it applies.
 async fn change(
     change: Change,
     named: Option<Vec<String>>,
@@ -124,7 +124,7 @@ async fn change(
     if failed || found_none { Err(CliError::Answered(Exit::Failed)) } else { Ok(()) }
 }
 
-/// The clients that `--all` means.
+/// The clients that `--all` selects.
 fn all(change: Change, clients: &[ClientInfo]) -> Vec<String> {
     let is_meant = |client: &&ClientInfo| match change {
         Change::Add => client.installed,
@@ -146,13 +146,13 @@ async fn carry_out(
         Change::Remove => Request::DropClients { ids: ids.to_vec() },
     };
     let mut reports: Vec<ClientReport> = ctx.ask("asking the daemon", &request).await?;
-    // The daemon reports about all clients; those that were not asked for are left out. A report without a client is
+    // The daemon reports about all clients; others than the requested ones are left out. A report without a client is
     // about the ledger and concerns all of them.
     reports.retain(|report| ids.contains(&report.client) || report.client.is_empty());
     Ok(reports)
 }
 
-/// What was done and what to do where it failed, or that there was nothing to do.
+/// The changes and the failures with their help, or that there was nothing to do.
 fn messages(
     change: Change,
     ids: &[String],
@@ -198,7 +198,7 @@ mod tests {
     use crate::clients::tests::{client, entry, report};
 
     #[test]
-    fn nothing_to_do_is_told_too() {
+    fn a_change_without_effect_is_reported() {
         let ids = each_once(["zed", "cursor", "zed"].map(str::to_owned).into());
         assert_eq!(ids, ["zed", "cursor"]);
         let check = |change, reports: &[ClientReport], expected: &str| {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_fails_is_told_when_it_is_tried_again() {
+    fn a_failure_names_the_next_retry() {
         let broken = report("zed", ClientDone::Failed, "/its/file cannot be read");
         let lines = messages(Change::Remove, &["zed".to_owned()], &[broken], None).join("\n");
         insta::assert_snapshot!(anstream::adapter::strip_str(&lines), @"
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn all_are_those_that_a_change_makes_sense_for() {
+    fn all_selects_the_clients_a_change_applies_to() {
         let mut added = client("cursor", Vec::new());
         (added.chosen, added.installed) = (true, false);
         let named = client("zed", vec![entry("time", EntryStanding::Ours)]);

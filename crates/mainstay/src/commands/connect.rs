@@ -1,7 +1,7 @@
 //! `mainstay connect`: connects a client that speaks MCP over standard input and output to the daemon's HTTP listener.
 //!
-//! The messages are carried by a [`bridge`]. Here is where its connections come from: the control socket of the daemon,
-//! which is started if need be.
+//! A [`bridge`] carries the messages. Its connections are made here, over the control socket of the daemon, which is
+//! started if necessary.
 
 mod daemon;
 

@@ -52,7 +52,7 @@ pub(crate) struct RunArgs {
     /// Wait for a daemon that is running already to end, instead of failing: for service managers
     #[arg(long)]
     service: bool,
-    /// Begin a session of its own, and say on standard output how the start went
+    /// Begin a new session, and report the start on standard output
     #[arg(long, hide = true)]
     detached: bool,
     /// Be the daemon of the holder at standard input
@@ -194,7 +194,7 @@ async fn start(ctx: &mut Context) -> Result<(), CliError> {
 
 async fn stop(args: &StopArgs, ctx: &mut Context) -> Result<(), CliError> {
     let remote = Remote::of(ctx)?;
-    // Before the stop, so that no client starts another daemon right behind it.
+    // Before the stop, so that no client starts another daemon right after it.
     let marked = remote.mark_stopped();
     let stopped = match ctx.ui.waiting("stopping", end(&remote, args.keep_servers)).await {
         Err(CliError::Failing { .. } | CliError::NoHello { .. }) => {

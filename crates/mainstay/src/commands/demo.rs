@@ -1,5 +1,4 @@
-//! `mainstay demo`: a kill that a client does not notice, on a Mainstay of its own that leaves nothing
-//! behind.
+//! `mainstay demo`: kills a server without its client noticing, on a private instance that is removed afterwards.
 
 mod client;
 
@@ -74,7 +73,7 @@ fn interrupted() -> CliError {
     CliError::Failed { message: "interrupted; everything is removed again".to_owned(), help: None }
 }
 
-/// When what happened, as the daemon noted it.
+/// When the daemon noticed the kill, and when it started the next process.
 #[derive(Debug, PartialEq, Eq)]
 struct Recovery {
     noticed: Duration,
@@ -87,7 +86,7 @@ struct Demo<'a> {
 }
 
 impl Demo<'_> {
-    /// Starts the private daemon. Not to be interrupted: one that is half up could not be found again.
+    /// Starts the private daemon. Must not be interrupted: a daemon that is starting could not be stopped.
     async fn start_daemon(&self) -> Result<(), CliError> {
         self.remote.call(&Request::List).await.map(|_: Vec<ServerInfo>| ())
     }
@@ -138,7 +137,7 @@ impl Demo<'_> {
         self.ui.print(paint::good(&line))
     }
 
-    /// Adds two numbers at the server; gives the sum and the process that answered.
+    /// Calls the server to add two numbers. Returns the sum and the pid of the server.
     async fn add(&self, client: &mut Client, a: u32, b: u32) -> Result<(String, String), CliError> {
         let calls = async {
             let sum = client.call("add", &json!({"a": a, "b": b})).await?.swap_remove(0);
@@ -199,7 +198,7 @@ fn demo_spec(exe: &Path) -> Result<ServerSpec, CliError> {
         }),
         restart: RestartPolicy::default(),
         proxy: ProxySettings::default(),
-        // It is over in a moment: no client of the user's shall know of it.
+        // The demo is short, so the server is not added to any client.
         clients: ClientSettings { only: Some(BTreeSet::new()), refresh: None },
     })
 }
@@ -211,7 +210,6 @@ fn kill(pid: u32) -> Result<(), CliError> {
         .map_err(|error| CliError::io("the server cannot be killed")(error.into()))
 }
 
-/// Reads off the events when the kill was noticed and when a new process was there.
 fn recovery(events: &[EventRecord], killed_at: Timestamp) -> Option<Recovery> {
     let ended = events.iter().position(|event| event.event == "ended")?;
     let started = events[ended..].iter().find(|event| event.event == "started")?;
@@ -234,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_recovery_is_read_off_the_events() {
+    fn recovery_times_come_from_events() {
         let at = |millis| Timestamp::from_millisecond(millis).unwrap();
         let event = |millis, event: &str| EventRecord {
             at: at(millis),

@@ -1,4 +1,4 @@
-//! `mainstay doctor`: looks for what could keep Mainstay from working, and says what to do.
+//! `mainstay doctor`: looks for problems and suggests fixes.
 
 mod checks;
 mod clients;
@@ -38,7 +38,6 @@ pub(crate) struct Args {
     empty: bool,
 }
 
-/// How serious a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Level {
@@ -47,13 +46,10 @@ enum Level {
     Fail,
 }
 
-/// One thing that was looked at.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Check {
-    /// What was looked at.
     name: String,
     level: Level,
-    /// What was found.
     detail: String,
     /// What to do about it.
     help: Option<String>,
@@ -80,7 +76,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     if failed { Err(CliError::Answered(Exit::Failed)) } else { Ok(()) }
 }
 
-/// A line or two per finding, the most serious ones first.
+/// A line or two per check, the most serious ones first.
 fn page(checks: &[Check]) -> String {
     let mut sorted: Vec<&Check> = checks.iter().collect();
     sorted.sort_by_key(|check| std::cmp::Reverse(check.level));
@@ -161,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finding_is_a_line_and_what_to_do_another() {
+    fn a_check_is_a_line_and_its_help_another() {
         let check = Check::new("HOME", Level::Fail, "not set").help("set it");
         assert_eq!(
             anstream::adapter::strip_str(&line(&check)).to_string(),

@@ -21,13 +21,13 @@ const POLL: Duration = Duration::from_millis(20);
 /// Why the new daemon does not serve.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HandoverError {
-    /// The old one keeps running, and says why.
+    /// The old one keeps running, and reports why.
     #[error("{}", .0.message)]
     Refused(FailureReport),
     /// The old one keeps running, although it did not refuse.
     #[error("the old daemon keeps running: {0}")]
     NotReplaced(String),
-    /// It handed over, and the new one failed: a daemon of the old program serves.
+    /// The new one failed after the hand-over. A daemon of the old program serves.
     #[error("the new daemon failed: {}", why.message)]
     RolledBack { why: FailureReport, pid: u32 },
     /// The socket is closed.
@@ -106,7 +106,7 @@ pub(super) async fn hand_over(
     successor(old.number, found, request_error, || remote.failure_report())
 }
 
-/// Asks for a new daemon. Answered when it is prepared and the old one hands over.
+/// Requests a new daemon. The answer arrives when it is prepared and the old one hands over.
 async fn ask(remote: &Remote, request: &Request) -> Result<(), CliError> {
     let Some(connection) = remote.probe().await? else {
         return Err(CliError::failed(
@@ -128,9 +128,8 @@ enum Found {
     NoAnswer(String),
 }
 
-/// The daemon after `old`, or what is there when the time is over. No daemon is started for this, and a handshake that
-/// fails is tried again: there may be no daemon for a moment. But a living holder keeps the socket open, so a socket that
-/// refuses twice is closed.
+/// The daemon after `old`, or what answers after the time limit. Starts no daemon. A failed handshake is retried: there
+/// may be no daemon for a moment. A running holder keeps the socket open, so a socket that refuses twice is closed.
 async fn wait_for_successor(remote: &Remote, old: &DaemonInfo) -> Found {
     let deadline = Instant::now() + SUCCESSION;
     let mut refused = false;
@@ -219,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_daemon_is_the_new_one_unless_it_says_otherwise() {
+    fn a_daemon_with_a_higher_number_is_the_new_one_unless_it_rolled_back() {
         check(met(8, None), None, Ok(8));
         check(met(8, None), Some("the answer was lost"), Ok(8));
         check(met(9, Some("it fell")), None, Err("the new daemon failed: it fell"));
@@ -238,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_help_is_the_daemon_s_or_depends_on_what_serves() {
+    fn the_help_depends_on_the_daemon_that_serves() {
         let old = daemon(7, None);
         let why = |help: Option<&str>| FailureReport {
             message: "bad file".to_owned(),

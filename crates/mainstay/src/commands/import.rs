@@ -37,7 +37,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
         help: error.help(),
     };
     let mut specs = match servers_file::read(&text, &ctx.caller, &[]) {
-        // Mainstay may hold what the file leaves out. A file that is refused anyway must not start a daemon.
+        // The daemon may have the values that the file leaves out. A file that is refused anyway must not start a daemon.
         Ok(_) | Err(ReadError::Unset(_) | ReadError::Server { .. }) if args.replace => {
             let held = ctx.described(None).await?;
             servers_file::read(&text, &ctx.caller, &held).map_err(refused)?

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_shown_with_its_time_and_with_its_name_among_others() {
+    fn a_line_is_shown_with_its_time_and_among_several_servers_its_name() {
         let check = |names, raw, line: &LogLine, expected: &str| {
             let format = Format { json: false, raw, names, zone: Zone::utc(), painted: false };
             assert_eq!(shown(line, &format), expected);

@@ -12,7 +12,7 @@ use crate::ui::paint;
 const HEAD: [&str; 8] =
     ["NAME", "STATUS", "RESTARTS", "UPTIME", "ENGINE", "TRANSPORT", "SESSIONS", "URL"];
 
-/// What a narrow terminal does not get, the least useful first; the URL is only of use in full.
+/// Columns that a narrow terminal does not get, the least useful first. A URL is useless if it is cut.
 const FIT: Fit<'static> =
     Fit { dispensable: &["TRANSPORT", "SESSIONS", "ENGINE"], essential: Some("URL") };
 
@@ -90,7 +90,7 @@ fn hidden(server: &ServerInfo) -> bool {
     server.status == Status::Stopped
 }
 
-/// What the table does not say.
+/// Hints that are not in the table.
 fn hint(servers: &[ServerInfo], all: bool) -> Option<String> {
     if servers.is_empty() {
         return Some(
@@ -168,7 +168,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn nothing_to_show_is_no_table() {
+    fn without_servers_there_is_no_table() {
         assert_eq!(page(&[], false, Timestamp::UNIX_EPOCH, None), "");
         assert!(hint(&[], true).unwrap().contains("mainstay run"));
     }

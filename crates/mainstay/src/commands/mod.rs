@@ -1,4 +1,4 @@
-//! The commands, one file each, but one for those that only change what is wanted.
+//! The commands, one file each. `start`, `stop`, `restart` and `rm` share one.
 
 pub(crate) mod call;
 pub(crate) mod change;

@@ -1,4 +1,4 @@
-//! Waiting until a server is ready, as `run`, `start` and `restart` do, and what is said of it then.
+//! Waits until a server is ready, for `run`, `start` and `restart`, and describes the result.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -20,7 +20,7 @@ use crate::ui::paint;
 /// How many of the last lines of a server that failed are shown.
 const LAST_LINES: usize = 5;
 
-/// How often a server that waits for its engine is looked at.
+/// How often the status of a server that waits for its engine is checked.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// How many characters of a server's line the spinner shows.
@@ -30,9 +30,9 @@ const SHOWN_LINE: usize = 60;
 #[derive(Debug)]
 pub(super) struct Wait<'a> {
     pub(super) name: &'a ServerName,
-    /// Failures count from then on; without it, from when the server was described.
+    /// Failures count from then on; by default, from when the server was added.
     pub(super) since: Option<Timestamp>,
-    /// Whether an engine or a remote server that is away is waited for too.
+    /// Whether to wait also while the engine or the remote server cannot be reached.
     pub(super) through_absence: bool,
 }
 
@@ -120,7 +120,7 @@ pub(super) fn verdict(server: &ServerInfo, settled: bool) -> Result<String, Stri
         }
         Status::Error => Err(format!("{name} is down: {}", plain_line(reason))),
         Status::Starting | Status::Restarting if settled => Err(not_up(server)),
-        // A server that runs elsewhere may be there later; nothing is wrong with what was asked for.
+        // A remote server may be reachable later, so this is not an error.
         Status::Waiting if settled && server.engine == "remote" => {
             Ok(format!("{name} is not reachable yet: {}", plain_line(reason)))
         }
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_moments_decide_the_verdict() {
+    fn the_verdict_depends_on_the_status() {
         let mut time = server("time", Status::Running);
         time.pid = Some(4_711);
         let plain = |result: Result<String, String>| {
@@ -202,7 +202,7 @@ mod tests {
         );
     }
     #[test]
-    fn a_server_that_is_started_again_is_told_as_that() {
+    fn a_server_that_is_restarted_is_reported_so() {
         let check = |status, cause: &str, reason: &str, expected: &str| {
             let mut hot = server("hot", status);
             hot.reason = reason.to_owned();

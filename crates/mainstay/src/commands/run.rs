@@ -25,7 +25,7 @@ use crate::images::ask_with_images;
 use crate::remote::Remote;
 use crate::ui::paint;
 
-/// How long a new server is watched before the prompt comes back.
+/// How long the start of a server is watched without a terminal.
 const WATCH: Duration = Duration::from_secs(3);
 
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
@@ -50,7 +50,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
         if let Some(line) = old.map(|old| comparison(&old, &specs[0], unchanged)) {
             ctx.ui.message(line);
         }
-        // A client that the server names no longer loses its entry.
+        // A client that the server no longer names loses its entry.
         let is_wanted =
             |report: &ClientReport| only.as_ref().is_none_or(|only| only.contains(&report.client));
         let lines = clients::lines(&reports, is_wanted, ctx.caller.home().as_deref());
@@ -115,7 +115,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     }
 }
 
-/// The error for a command in quotes, which is one word and not a program.
+/// The error for a command in quotes, which the shell passes as one argument.
 fn quoted_command(spec: &ServerSpec, exists: impl Fn(&Path) -> bool) -> Option<CliError> {
     let Workload::Process(process) = &spec.workload else { return None };
     let [word] = &process.command[..] else { return None };
@@ -129,7 +129,7 @@ fn quoted_command(spec: &ServerSpec, exists: impl Fn(&Path) -> bool) -> Option<C
     })
 }
 
-/// The server that is to be replaced. That there is none is an error only if nothing else to run is given.
+/// The server that is to be replaced. Its absence is an error only if the arguments contain nothing to run.
 async fn existing(args: &Args, ctx: &mut Context) -> Result<Option<ServerSpec>, CliError> {
     let absent = match ctx.described(Some(&args.name)).await {
         Ok(specs) => return Ok(specs.into_iter().next()),
@@ -150,7 +150,7 @@ fn has_no_workload(args: &Args) -> bool {
     args.command.is_empty() && args.container.image.is_none() && args.remote.url.is_none()
 }
 
-/// The hint for a name that is like that of another server.
+/// The hint for a name that is similar to that of another server.
 fn similar_name_hint(name: &ServerName, absent: &CliError) -> Option<String> {
     let advice = absent.advice()?;
     let suggestion = advice.split_inclusive('?').next()?;
@@ -188,7 +188,7 @@ fn comparison(old: &ServerSpec, new: &ServerSpec, unchanged: bool) -> String {
     }
 }
 
-/// What was asked for and cannot be had from the engine that was found.
+/// The warning about an option that the engine does not support.
 fn stop_warning(server: &ServerInfo, on_stop: OnStop) -> Option<String> {
     let (name, engine) = (&server.name, server.engine.as_str());
     match on_stop {
@@ -199,7 +199,7 @@ fn stop_warning(server: &ServerInfo, on_stop: OnStop) -> Option<String> {
     }
 }
 
-/// Watches the start of the server; the flag says whether it became ready or failed. None if the user pressed Ctrl-C.
+/// Watches the start of the server. The flag is true if it became ready or failed. None if the user pressed Ctrl-C.
 async fn watch_start(
     args: &Args,
     accepted: ServerInfo,
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_in_quotes_is_told_from_a_program() {
+    fn a_command_in_quotes_is_recognized() {
         let check = |line: &[&str], there: &str, expected: Option<&str>| {
             let command: Vec<String> = line.iter().map(|&word| word.to_owned()).collect();
             let spec = serde_json::json!({"name": "x", "workload": {"process": {
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn only_docker_tells_that_somebody_stopped_a_container() {
+    fn podman_cannot_respect_a_stop() {
         let on = |engine: &str, on_stop| {
             let mut time = server("time", Status::Starting);
             engine.clone_into(&mut time.engine);

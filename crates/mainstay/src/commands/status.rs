@@ -19,7 +19,6 @@ use crate::text::{Cell, ago, due, facts, plain_line, reason, short_id};
 use crate::times::{Zone, ZoneArgs};
 use crate::ui::paint;
 
-/// What is said of entries that are away.
 const AWAY: &str = "removed until it is ready";
 
 /// Show everything about one server
@@ -41,7 +40,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     ctx.ui.answer(args.json, &report, |report| page(report, now, &zone))
 }
 
-/// Lines of `key: value`; what is not known is left out.
+/// Lines of `key: value`; unknown values are left out.
 fn page(report: &StatusReport, now: Timestamp, zone: &Zone) -> String {
     let server = &report.server;
     let moment = |at: Timestamp| format!("{}, {}", zone.full(at), ago(at, now));
@@ -135,7 +134,7 @@ fn last_end(exit: &LastExit, now: Timestamp) -> String {
     format!("{}, {}", plain_line(&exit.detail), ago(exit.at, now))
 }
 
-/// A command as it could be typed.
+/// A command, quoted for a shell.
 fn command_line(command: &[String]) -> String {
     let plain = |word: &str| {
         let safe = |c: char| c.is_alphanumeric() || "-_./:=@%+,".contains(c);
@@ -171,7 +170,7 @@ fn requests(proxy: &ProxySettings) -> String {
     parts.join("; ")
 }
 
-/// The clients that have an entry for it, and when that is refreshed if not as usual.
+/// The clients that have an entry for it, and the refresh mode if it is not the default.
 fn clients(report: &StatusReport) -> Option<String> {
     let names_none = report.named_clients.as_ref().is_some_and(BTreeSet::is_empty);
     if names_none && report.clients.is_empty() {
@@ -294,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_is_shown_with_what_is_loose_about_it() {
+    fn a_container_is_shown_with_loosened_limits() {
         let mut report = report();
         report.server.engine = "docker".to_owned();
         report.server.pid = None;
@@ -342,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_for_clients_is_told() {
+    fn unusual_proxy_settings_are_shown() {
         let proxy = ProxySettings {
             hold: std::time::Duration::ZERO,
             isolate: true,
@@ -358,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_and_an_unusual_refresh_are_told() {
+    fn entries_and_an_unusual_refresh_are_shown() {
         let check = |report: &StatusReport, expected: Option<&str>| {
             assert_eq!(clients(report).as_deref(), expected);
         };

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_shown_with_what_they_admit_to() {
+    fn tokens_are_shown_with_their_scope() {
         let token = |name: &str, server: Option<&str>| TokenInfo {
             name: name.to_owned(),
             server: server.map(|server| server.parse().unwrap()),

@@ -112,7 +112,7 @@ fn details(tool: &Value) -> String {
     page + "\n\n" + &columns(&rows.collect::<Vec<_>>())
 }
 
-/// What a tool must be given, and in brackets what it may be given, as its schema says.
+/// The required parameters of a tool, and the optional ones in brackets.
 fn parameters(tool: &Value) -> String {
     let Some(all) = tool.pointer("/inputSchema/properties").and_then(Value::as_object) else {
         return String::new();

@@ -1,4 +1,4 @@
-//! `mainstay why`: the page a user opens when a tool is dead.
+//! `mainstay why`: explains why a server does not work.
 
 mod advice;
 mod steps;
@@ -15,7 +15,6 @@ use crate::text::{Cell, ago, clip, columns_within, due, plain_line, reason};
 use crate::times::{Zone, ZoneArgs};
 use crate::ui::paint;
 
-/// What a section is indented by.
 const INDENT: &str = "  ";
 
 /// Longer log lines are cut; `mainstay logs` prints them in full.
@@ -46,14 +45,14 @@ struct When {
     zone: Zone,
 }
 
-/// What the daemon knows of a server, with no lines but its own.
+/// Requests the report about a server, without the lines of its log that Mainstay wrote.
 pub(super) async fn ask(name: ServerName, ctx: &Context) -> Result<WhyReport, CliError> {
     let mut report: WhyReport = ctx.ask("asking the daemon", &Request::Why { name }).await?;
     report.stderr.retain(|line| !is_marker(line));
     Ok(report)
 }
 
-/// The whole page: the verdict first, then each section that has something to say.
+/// The whole page: the status first, then each section that is not empty.
 fn page(report: &WhyReport, when: &When, width: Option<usize>) -> String {
     let width = width.map(|width| width.saturating_sub(INDENT.len()));
     let server = &report.server;
@@ -82,7 +81,7 @@ fn page(report: &WhyReport, when: &When, width: Option<usize>) -> String {
     page
 }
 
-/// The first line: how the server is.
+/// The first line: the status and its reason.
 fn verdict(server: &ServerInfo) -> String {
     let ServerInfo { name, status, .. } = server;
     let word = if *status == Status::Error { "down" } else { status.as_str() };
@@ -93,7 +92,7 @@ fn verdict(server: &ServerInfo) -> String {
     }
 }
 
-/// The timeline of the present server. What happened to an earlier one of its name is left out.
+/// The timeline of the server. Events of an earlier server with the same name are left out.
 fn what_happened(report: &WhyReport, when: &When, width: Option<usize>) -> String {
     let WhyReport { server, events, .. } = report;
     let removal = events.iter().rposition(|event| event.event == "removed");
@@ -137,9 +136,8 @@ fn last_end(exit: &LastExit, when: &When) -> String {
     )
 }
 
-/// Whether a line of a log is one with which Mainstay marks the beginning and end of a run, as in
-/// `--- run 7 started, pid 4711, ... ---` and `--- run 7, container 3f2a9c01b7d4 ---`. It was not written by
-/// the server.
+/// Whether Mainstay wrote a line of a log to mark the begin or end of a run, as in
+/// `--- run 7 started, pid 4711, ... ---` and `--- run 7, container 3f2a9c01b7d4 ---`.
 pub(super) fn is_marker(line: &str) -> bool {
     let inner = line.strip_prefix("--- run ").and_then(|line| line.strip_suffix(" ---"));
     let number = inner.and_then(|inner| inner.split_once([' ', ','])).map(|(number, _)| number);
@@ -233,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_loop_is_told_from_verdict_to_advice() {
+    fn a_crash_loop_has_a_complete_page() {
         let mut time = server("time", Status::Restarting);
         time.reason = "exited 1 after 3 s, restart 4 of 10 in 20 s".to_owned();
         time.restarts = 4;
@@ -284,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_was_given_up_is_tried_again_and_one_that_cannot_start_is_not() {
+    fn a_failed_server_is_retried_unless_it_cannot_start() {
         let next_of = |cause: &str| {
             let exit = LastExit {
                 cause: cause.to_owned(),
@@ -302,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_marks_are_told_from_words_of_the_server() {
+    fn run_markers_are_recognized() {
         assert!(is_marker("--- run 1 started, pid 4711, 2026-05-01T14:03:59Z ---"));
         assert!(is_marker("--- run 12 exited with code 3 ---"));
         assert!(is_marker("--- run 1, container 3f2a9c01b7d4 ---"));

@@ -1,7 +1,7 @@
-//! Warns once if daemon and program have different versions that understand each other.
+//! Warns once if daemon and program have different but compatible versions.
 //!
-//! After an update the daemon may be the older one, until it is reloaded; a `connect` that was
-//! started before the update is, until its client starts it again.
+//! After an update, the daemon is the older one until it is reloaded, and a running `connect` is the older one until its
+//! client starts it again.
 
 use std::cmp::Ordering;
 use std::sync::Once;
@@ -14,10 +14,10 @@ use crate::ui::Ui;
 /// The version of this program.
 const PROGRAM: &str = env!("CARGO_PKG_VERSION");
 
-/// One process is one command, or one life of `connect`.
+/// One warning per process.
 static WARNED: Once = Once::new();
 
-/// Warns that the daemon has another version, unless this was done before or the request is about to change it.
+/// Warns that the daemon has another version, unless the request replaces or stops it.
 pub(super) fn warn(hello: &Hello, request: &Request) {
     if matches!(request, Request::Reload { .. } | Request::Shutdown { .. }) {
         return;
@@ -25,7 +25,7 @@ pub(super) fn warn(hello: &Hello, request: &Request) {
     say(&hello.mainstay, matches!(request, Request::Http { .. }));
 }
 
-/// The same, for a command that has asked the daemon about itself.
+/// The same for a command that has requested the daemon's status.
 pub(crate) fn warn_of_version(daemon: &DaemonInfo) {
     say(&daemon.version, false);
 }
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_without_an_order_are_named_all_the_same() {
+    fn versions_that_cannot_be_compared_are_both_named() {
         for daemon in ["0.1.0+local", "trunk", ""] {
             let expected = format!(
                 "the daemon is version {daemon}, this program 0.1.0; \

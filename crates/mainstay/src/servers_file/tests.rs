@@ -182,7 +182,7 @@ fn an_export_imports_as_the_same_servers() {
 }
 
 #[test]
-fn a_replacement_takes_from_its_server_what_the_file_leaves_out() {
+fn a_replacement_keeps_values_that_the_file_leaves_out() {
     let mut specs = specs();
     let nobody = Caller { env: Vec::new(), cwd: Some("/project".into()) };
     assert_eq!(read(&write(&specs), &nobody, &specs).unwrap(), specs);
@@ -245,7 +245,7 @@ fn error(text: &str) -> String {
 }
 
 #[test]
-fn errors_tell_the_place() {
+fn errors_name_line_and_column() {
     insta::assert_snapshot!(error("version = 1\n[servers.a]\ncommand = ['x']\nshape = 1\n"), @"
     TOML parse error at line 4, column 1
       |
@@ -319,7 +319,7 @@ fn errors_tell_the_place() {
 }
 
 #[test]
-fn what_cannot_run_is_refused() {
+fn invalid_servers_are_refused() {
     let check = |lines: &str, expected: &str| {
         assert_eq!(error(&format!("version = 1\n[servers.a]\n{lines}")), expected);
     };
@@ -368,7 +368,7 @@ fn what_cannot_run_is_refused() {
 }
 
 #[test]
-fn all_unset_variables_are_told_at_once() {
+fn all_unset_variables_are_reported_at_once() {
     let text = "version = 1\n\
                 [servers.a]\ncommand = ['x']\nenv.A = { from-env = 'ONE' }\n\
                 [servers.b]\ncommand = ['x']\nenv.B = { from-env = 'TWO' }\n\

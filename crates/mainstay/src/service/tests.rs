@@ -89,7 +89,7 @@ fn without_systemd_the_error_says_why() {
 }
 
 #[test]
-fn programs_are_run_in_one_language() {
+fn programs_run_in_the_c_locale() {
     let output = run_program(&["sh", "-c", "echo $LC_ALL $TZ; echo no >&2; exit 3"]).unwrap();
     assert_eq!((output.status.code(), &output.stdout[..]), (Some(3), &b"C UTC\n"[..]));
     assert_eq!(failure(&output), "no");

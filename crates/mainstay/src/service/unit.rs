@@ -6,7 +6,7 @@
 //! each setting.
 //!
 //! The last line of a unit is a comment with two digests: of the text before it, and of the instance it is for. If the
-//! first one fits, nobody has changed the unit, whichever version wrote it.
+//! first one matches, the unit is as Mainstay wrote it, in this or another version.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -16,8 +16,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::ServiceError;
 
-/// Variables that are written into the unit: a service manager does not know them. Others may be secrets, which do not
-/// belong into a file that everybody can read.
+/// Variables that are written into the unit, because a service manager does not have them. Others may be secrets, and
+/// every user can read the unit.
 const VARIABLES: &[&str] = &[
     "MAINSTAY_HOME",
     "MAINSTAY_LISTEN",

@@ -13,10 +13,9 @@ use crate::ui::paint;
 
 const HEAD: [&str; 6] = ["CLIENT", "PRODUCT", "INSTALLED", "CHOSEN", "SERVERS", "FILE"];
 
-/// What a narrow terminal does not get, the least useful first.
+/// Columns that a narrow terminal does not get, the least useful first.
 const FIT: Fit<'static> = Fit { dispensable: &["PRODUCT", "INSTALLED"], essential: None };
 
-/// What is said where no client is.
 pub(super) const NONE_FOUND: &str = "no client was found on this machine; `mainstay client ls -a` \
                                      lists all known clients and their files";
 
@@ -70,7 +69,7 @@ fn row(client: &ClientInfo, home: Option<&Path>) -> Vec<Cell> {
     ]
 }
 
-/// What the table does not say: what is wrong, and what to do next.
+/// Problems and hints that are not in the table.
 fn notes(clients: &[ClientInfo], home: Option<&Path>) -> Vec<String> {
     let line = |(ids, problem): (Vec<&str>, Problem)| {
         let ids = paint::warning(&format!("{}:", ids.join(", ")));
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_shows_whom_it_concerns() {
+    fn the_table_shows_installed_and_added_clients() {
         insta::assert_snapshot!(shown(&clients(), false), @"
         CLIENT  PRODUCT  INSTALLED  CHOSEN  SERVERS  FILE
         cursor  Cursor   yes        yes     1        ~/.cursor/mcp.json
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_below_the_table() {
+    fn problems_are_listed_below_the_table() {
         let notes = notes(&clients(), None).join("\n");
         insta::assert_snapshot!(anstream::adapter::strip_str(&notes), @"
         cursor: `web` was removed by hand and is not added again; `mainstay client add cursor` adds it again
@@ -143,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_chosen_none_is_told_how() {
+    fn without_added_clients_there_is_a_hint() {
         let mut clients = clients();
         clients[0].chosen = false;
         let line = next(&clients).unwrap();

@@ -95,7 +95,7 @@ fn entry_row(entry: &ClientEntry) -> Vec<Cell> {
     ]
 }
 
-/// Our fields with what they say, then the names of the user's own.
+/// Mainstay's fields with their values, then the names of the user's own.
 fn fields(entry: &ClientEntry) -> String {
     let says = |(name, value): (&String, &Value)| match value {
         Value::String(text) => format!("{name} {text}"),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_is_not_there_has_a_short_page() {
+    fn a_client_that_is_not_installed_has_a_short_page() {
         let mut codex = client("codex", Vec::new());
         (codex.installed, codex.installed_because, codex.exists) = (false, None, false);
         insta::assert_snapshot!(shown(&codex), @"

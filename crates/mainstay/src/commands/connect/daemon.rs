@@ -1,7 +1,7 @@
-//! Connections to a daemon that may be killed, replaced, stopped or away for as long as it likes.
+//! Connections to a daemon that may be killed, replaced or stopped at any time.
 //!
-//! If there is neither a daemon nor a holder that would restart it, a daemon is started at once. Exceptions: the user
-//! has stopped it, or a service manager gets some time to start it.
+//! If there is neither a daemon nor a holder that would restart it, a daemon is started at once, unless the user has
+//! stopped it. A service manager gets some time to start it first.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use crate::error::CliError;
 use crate::remote::Remote;
 use crate::ui::Ui;
 
-/// How often a daemon that fails is tried.
+/// Delay between attempts while the daemon keeps failing.
 const RETRY_DELAY: Duration = Duration::from_secs(2);
 
-/// How long after a failed start the daemon is started again.
+/// Delay before a daemon that failed to start is started again.
 const START_AGAIN: Duration = Duration::from_secs(10);
 
 /// The daemon, for the client of one server.
@@ -29,7 +29,7 @@ pub(crate) struct Daemon {
     remote: Remote,
     /// The connection that [`Self::connect_first`] made.
     first: std::sync::Mutex<Option<UnixStream>>,
-    /// UpdateLock while a connection is made.
+    /// Locked while a connection is made.
     absence: Mutex<Absence>,
 }
 
@@ -53,7 +53,7 @@ impl Daemon {
         &self.name
     }
 
-    /// Waits for the daemon, which is started if need be. Fails if the server does not exist, so that a client gets the
+    /// Waits for the daemon, which is started if necessary. Fails if the server does not exist, so that a client gets the
     /// error before its first message.
     pub(super) async fn connect_first(&self) -> Result<(), CliError> {
         let grace = Grace::default();
@@ -126,7 +126,7 @@ fn report(why: &str) {
     Ui::new().message(format!("{why}; waiting for it"));
 }
 
-/// Whether there may be a connection when another one was closed.
+/// Whether the process or the system has no free descriptor, which may change.
 fn is_out_of_descriptors(error: &CliError) -> bool {
     let full = [Errno::MFILE, Errno::NFILE].map(|errno| Some(errno.raw_os_error()));
     matches!(error, CliError::Unreachable { source, .. } if full.contains(&source.raw_os_error()))

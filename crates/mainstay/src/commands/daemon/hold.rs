@@ -28,7 +28,7 @@ pub(crate) fn run_daemon(args: &RunArgs, ctx: &Context) -> Result<(), CliError> 
     if args.detached {
         mainstay_hold::descriptors::close_inherited()
             .map_err(CliError::io("inherited descriptors cannot be closed"))?;
-        // Fails only for the leader of a group, which is fine.
+        // Fails only for the leader of a process group, which needs no new session.
         let _leader = rustix::process::setsid();
         return hold_for_launcher(args, ctx);
     }
@@ -118,8 +118,8 @@ fn not_run(error: HoldError, instance: &Instance) -> NotRun {
     }
 }
 
-/// Runs the holder that replaces a dead one, or continues this holder after a re-exec. The settings are the
-/// daemon's business: a config file that cannot be read must not end a holder.
+/// Runs the holder that replaces a dead one, or continues this holder after a re-exec. Only the daemon reads the
+/// settings: an invalid config file must not end a holder.
 pub(crate) fn take_over(ctx: &Context, foreground: bool) -> Result<(), CliError> {
     mainstay_hold::descriptors::raise_limit();
     let instance = ctx.instance()?;

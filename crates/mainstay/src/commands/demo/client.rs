@@ -1,4 +1,4 @@
-//! The demo's MCP client: it opens one session, and knows nothing of what happens behind it.
+//! The demo's MCP client, with one session.
 
 use mainstay_api::MAX_MESSAGE;
 use mainstay_core::{ServerName, with_causes};
@@ -40,7 +40,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Calls a tool; gives the texts of its result.
+    /// Calls a tool and returns the texts of its result.
     pub(super) async fn call(
         &mut self,
         tool: &str,

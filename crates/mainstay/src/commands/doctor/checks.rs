@@ -28,7 +28,7 @@ const NO_SPACE: u64 = 80 * 1024;
 
 const MAKE_ROOM: &str = "free some space on its file system";
 
-/// What this program was given.
+/// Version and environment of this program.
 pub(super) fn program_checks(caller: &Caller) -> Vec<Check> {
     let variable = |name: &str, help: &str| match caller.var(name) {
         Some(value) if !value.is_empty() => {
@@ -43,7 +43,7 @@ pub(super) fn program_checks(caller: &Caller) -> Vec<Check> {
     ]
 }
 
-/// What the kernel offers.
+/// Required features of the kernel.
 pub(super) fn kernel_checks() -> Vec<Check> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease");
     let proc = match &release {
@@ -120,7 +120,7 @@ fn problem(
     Some((level, problem, MAKE_ROOM))
 }
 
-/// A directory that does not exist yet is fine if it can be made.
+/// A directory that does not exist is ok if it can be created.
 fn absent(name: &str, path: &Path) -> Check {
     let parent = path.ancestors().find(|parent| parent.exists());
     let makeable = parent.is_some_and(|parent| access(parent, Access::WRITE_OK).is_ok());
@@ -139,7 +139,7 @@ fn absent(name: &str, path: &Path) -> Check {
     }
 }
 
-/// What is wrong with so much space.
+/// The problem with so little space, if any.
 fn shortage(free: u64) -> Option<(Level, String)> {
     if free < NO_SPACE {
         let problem = format!("has only {} KB left, too little for a daemon", free / 1024);
@@ -155,10 +155,10 @@ fn free(stat: &StatVfs) -> u64 {
     stat.f_bavail.saturating_mul(stat.f_frsize)
 }
 
-/// What is known of the next daemon while none is running.
+/// Whether a daemon can be started, while none is running.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NextStart<'a> {
-    /// Whether it has all that it needs.
+    /// Whether directories, database and settings are usable.
     pub(super) can_start: bool,
     /// Whether `mainstay daemon stop` ended the last one.
     pub(super) stopped_by_user: bool,
@@ -166,7 +166,7 @@ pub(super) struct NextStart<'a> {
     pub(super) failure_report: Option<&'a FailureReport>,
 }
 
-/// The daemon: there, and of our version; or to be had.
+/// The daemon must have the version of this program, or be able to start.
 pub(super) fn daemon_check(
     found: &Result<Option<DaemonInfo>, CliError>,
     next_start: NextStart<'_>,
@@ -190,7 +190,7 @@ pub(super) fn daemon_check(
     }
 }
 
-/// No daemon is there, which is no problem in itself.
+/// An absent daemon is ok if the next command can start it.
 fn absent_daemon(next_start: NextStart<'_>) -> Check {
     let NextStart { can_start, stopped_by_user, failure_report } = next_start;
     if stopped_by_user {
@@ -232,7 +232,7 @@ pub(super) fn settings_check(
     }
 }
 
-/// The address for MCP clients: the daemon's, or to be had by the next one.
+/// The address for MCP clients: that of the running daemon, or free for the next one.
 pub(super) fn listen_check(
     wanted: Result<Listen, ListenError>,
     daemon: Option<&DaemonInfo>,
@@ -250,7 +250,7 @@ pub(super) fn listen_check(
     }
 }
 
-/// Whether the next daemon can listen where it should.
+/// Whether the next daemon can listen at its address.
 fn bind_check(wanted: Option<SocketAddr>) -> Check {
     let addr = wanted.unwrap_or(Listen::DEFAULT);
     match (TcpListener::bind(addr), wanted) {
@@ -271,7 +271,7 @@ fn bind_check(wanted: Option<SocketAddr>) -> Check {
     }
 }
 
-/// The listener of the daemon that runs, and whether it is where it should be.
+/// Whether the running daemon listens at its configured address.
 fn listener_of(daemon: &DaemonInfo, wanted: Option<SocketAddr>) -> Check {
     let restart = "`mainstay daemon stop --keep-servers`, then `mainstay daemon start`";
     let Some(address) = &daemon.listen else {
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_must_be_private_writable_and_roomy() {
+    fn a_directory_must_be_private_and_writable_with_free_space() {
         check_dir(0o700, None, true, LOW_SPACE, None);
         check_dir(0o755, None, true, LOW_SPACE, Some("is open to others (mode 755)"));
         check_dir(0o700, None, false, LOW_SPACE, Some("is not writable"));
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn the_listener_is_the_daemons_or_to_be_had() {
+    fn the_listener_is_that_of_the_daemon_or_must_be_free() {
         let check = |wanted: &str, daemon: Option<&DaemonInfo>| {
             let check = listen_check(wanted.parse(), daemon);
             (check.level, check.detail)
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_daemon_is_no_problem() {
+    fn an_absent_daemon_is_ok_if_it_can_start() {
         let check = |can_start, failure_report| {
             let next_start = NextStart { can_start, stopped_by_user: false, failure_report };
             let Check { level, detail, help, .. } = daemon_check(&Ok(None), next_start);

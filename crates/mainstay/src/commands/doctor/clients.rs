@@ -1,4 +1,4 @@
-//! Whether the clients' files can be read, and our entries in them are in order.
+//! Checks of clients' files and of the entries in them.
 
 use mainstay_api::{ClientInfo, Request};
 
@@ -8,10 +8,9 @@ use crate::context::Caller;
 use crate::error::CliError;
 use crate::remote::Remote;
 
-/// What was looked at.
 const NAME: &str = "clients";
 
-/// The clients, as the daemon that runs finds them; none if there is no daemon any more.
+/// The clients as the running daemon finds them. None if it has ended meanwhile.
 pub(super) async fn find_clients(
     remote: &Remote,
     caller: &Caller,
@@ -23,8 +22,8 @@ pub(super) async fn find_clients(
     }
 }
 
-/// One finding if all is well, else one for each thing that is not. That clients wait for servers that are not
-/// well is left out: there is a finding for each of those servers.
+/// One check if there is no problem, else one per problem. Entries that wait for a failing server are left out: that
+/// server has a check of its own.
 pub(super) fn client_checks(
     found: &Result<Vec<ClientInfo>, CliError>,
     failing: &[&str],
@@ -68,7 +67,7 @@ mod tests {
     use crate::clients::tests::{client, entry};
 
     #[test]
-    fn a_finding_for_all_that_are_well_and_one_for_each_that_is_not() {
+    fn healthy_clients_share_a_check_and_each_problem_has_its_own() {
         let lines_of = |clients: Vec<ClientInfo>| {
             let checks = client_checks(&Ok(clients), &["down"]).into_iter();
             let line = |check: Check| (check.level, format!("{}: {}", check.name, check.detail));

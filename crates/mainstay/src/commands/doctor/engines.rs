@@ -1,4 +1,4 @@
-//! Whether a container engine is there. Only servers in containers need one.
+//! Checks for a container engine. Only servers in containers need one.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -9,10 +9,9 @@ use super::{Check, Level};
 use crate::context::Caller;
 use crate::engine_host;
 
-/// What was looked at.
 const NAME: &str = "container engine";
 
-/// How an engine was found.
+/// The result of a connection attempt.
 type Tried = io::Result<Contact>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn one_engine_that_can_be_reached_is_enough() {
+    fn one_reachable_engine_is_enough() {
         let (forbidden, refused) =
             (Some(io::ErrorKind::PermissionDenied), Some(io::ErrorKind::ConnectionRefused));
         let none = "none found; only servers in containers (`--image`) need one";
@@ -120,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_engine_that_was_named_is_the_one_that_counts() {
+    fn the_named_engine_is_checked() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("engine.sock");
         let named = |host: &str| {

@@ -1,4 +1,4 @@
-//! `mainstay doctor --restore`: puts the list of servers back from its copy.
+//! `mainstay doctor --restore`: restores the list of servers from its copy.
 
 use jiff::Timestamp;
 use mainstay_daemon::{Restored, StoreError, restore};
@@ -15,7 +15,7 @@ pub(super) async fn run(empty: bool, ctx: &mut Context) -> Result<(), CliError> 
         ctx.ui.message(line);
     }
     if restored != Restored::Intact {
-        // A daemon that still runs has the lost file open, and would go on to write to it.
+        // A running daemon has the lost file open and would continue to write to it.
         let running = Remote::of(ctx)?.inspect().await;
         match running {
             Ok(Some(_)) => daemon::reload(ctx).await?,
@@ -29,7 +29,6 @@ fn failed(error: &StoreError) -> CliError {
     CliError::Failed { message: error.to_string(), help: error.help() }
 }
 
-/// What was done, and what it leaves to do.
 fn report(restored: &Restored, now: Timestamp) -> Vec<String> {
     match restored {
         Restored::Intact => {
@@ -75,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_report_names_what_came_back_and_what_is_left_running() {
+    fn the_report_names_restored_and_running_servers() {
         let from_copy = |servers: &[&str]| Restored::FromCopy {
             copy: "/s/state.db.backup".into(),
             made_at: Some(Timestamp::from_second(0).unwrap()),

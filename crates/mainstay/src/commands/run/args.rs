@@ -1,4 +1,4 @@
-//! What `mainstay run` is given.
+//! The arguments of `mainstay run`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -33,7 +33,7 @@ use crate::transport::TransportName;
 pub(crate) struct Args {
     /// Name of the server: lower-case letters, digits and hyphens
     pub(super) name: ServerName,
-    /// What was meant as an image or a command, but is not given as one; see `describe`.
+    /// Misplaced arguments, for a better error; see `describe`.
     #[arg(hide = true)]
     pub(super) stray: Vec<String>,
     /// The program and its arguments; with --image, arguments of the entry point

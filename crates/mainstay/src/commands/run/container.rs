@@ -12,7 +12,7 @@ use crate::context::Caller;
 use crate::error::CliError;
 use crate::limits::memory_text;
 
-/// The container that the arguments describe. What they leave out is as `old` says, or else the default.
+/// The container that the arguments describe. Settings that they leave out come from `old`, or are the defaults.
 pub(super) fn container_from(
     args: &Args,
     image: &ImageRef,
@@ -37,7 +37,7 @@ pub(super) fn container_from(
         transport: transport_from(args, Some(&old.transport))?,
         limits: limits_from(given, &old.limits),
         args: if args.command.is_empty() { old.args } else { args.command.clone() },
-        // An engine of another kind is elsewhere.
+        // An engine of another kind has another address.
         host: old.host.filter(|_| given.engine.is_none() || given.engine == old.engine),
         engine: given.engine.or(old.engine),
         volumes: if volumes.is_empty() { old.volumes } else { volumes },
@@ -83,14 +83,14 @@ pub(super) fn image(text: &str) -> Result<ImageRef, String> {
     text.parse().map_err(|error: ImageError| error.to_string())
 }
 
-/// Tells of too little memory as it was given; a number without a unit is the usual reason.
+/// The error for too little memory, usually because the unit is missing.
 pub(super) fn too_little_memory(limit: u64) -> CliError {
     let given = memory_text(Some(limit));
     let size = if limit == 1 { "1 byte".to_owned() } else { human_bytes(limit) };
     CliError::usage(format!("--memory {given} is {size}: write it like 512m or 2g; at least 6m"))
 }
 
-/// Refuses what is for containers only.
+/// Refuses options that are for containers only.
 pub(super) fn no_container(args: &ContainerArgs) -> Result<(), CliError> {
     let flags = [
         ("--engine", args.engine.is_some()),
@@ -127,8 +127,7 @@ fn limits_from(args: &ContainerArgs, old: &Limits) -> Limits {
     }
 }
 
-/// Reads `-v SOURCE:TARGET[:ro]`. A source that begins with a dot or a tilde is a path as the caller
-/// means it; a bare word is the name of a volume.
+/// Parses `-v SOURCE:TARGET[:ro]`. A source that begins with a dot or a tilde is a path; a bare name is a volume.
 fn volume_from(flag: &str, caller: &Caller) -> Result<Volume, CliError> {
     let wrong = |problem: String| CliError::usage(format!("--volume {flag}: {problem}"));
     let (source, rest) = flag.split_once(':').unwrap_or((flag, ""));
@@ -161,7 +160,7 @@ fn volume_from(flag: &str, caller: &Caller) -> Result<Volume, CliError> {
     })
 }
 
-/// The same path without `.` and `..`, which engines do not take.
+/// The same path without `.` and `..`, which engines refuse.
 fn without_dots(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn every_option_finds_its_place() {
+    fn every_option_is_stored() {
         let container = container(
             "web --image web:1 --engine podman -v data:/data -v /etc/x:/x:ro --network host \
              --user 1000:1000 --memory 2g --pids-limit none --cap-add cap_net_admin --cap-add CHOWN \
@@ -232,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_is_meant_from_where_the_caller_is() {
+    fn a_volume_is_relative_to_the_callers_directory() {
         let check = |flag: &str, expected: &str| {
             let container = container(&format!("a --image b -v {flag}"));
             assert_eq!(container.volumes[0].to_string(), expected, "{flag}");
@@ -247,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn too_little_memory_is_told_as_it_was_given() {
+    fn too_little_memory_is_reported_as_given() {
         let check = |given: &str, expected: &str| {
             let error = spec(&format!("a --image b --memory {given}")).unwrap_err();
             assert_eq!(error, expected);
@@ -259,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together_is_told() {
+    fn conflicting_options_are_refused() {
         let check = |line: &str, expected: &str| {
             let error = spec(line).unwrap_err();
             assert!(error.contains(expected), "{error}");

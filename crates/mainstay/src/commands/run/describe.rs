@@ -15,8 +15,8 @@ use crate::environment;
 use crate::error::CliError;
 use crate::transport::{Mismatch, TransportName};
 
-/// The server that the arguments describe; the files of variables have been read already. What they leave out is as
-/// `old` says, or else the default.
+/// The server that the arguments describe. Settings that they leave out come from `old`, or are the defaults. `env_files`
+/// are the contents of `--env-file`.
 pub(super) fn spec_from(
     args: &Args,
     caller: &Caller,
@@ -54,7 +54,6 @@ pub(super) fn spec_from(
     }
 }
 
-/// What is run. Without a command, an image and a URL, that stays as it is.
 fn workload_from(
     args: &Args,
     caller: &Caller,
@@ -121,7 +120,7 @@ fn process_from(
             (given, _) => caller.absolute(given.as_deref().unwrap_or(Path::new(".")))?,
         },
         env: env_from(args, caller, env_files, old.map(|old| &old.env))?,
-        // Another command is looked for where the caller finds it.
+        // Another command is searched in the caller's PATH.
         path: same.map_or_else(|| caller.search_path(), |old| old.path.clone()),
         transport: transport_from(args, old.map(|old| &old.transport))?,
     })
@@ -176,7 +175,7 @@ fn remote_from(
     Ok(RemoteSpec { url: url.clone(), headers, variables })
 }
 
-/// Refuses what is for servers that run elsewhere only.
+/// Refuses options that are for remote servers only.
 pub(super) fn no_headers(args: &Args) -> Result<(), CliError> {
     if args.remote.header.is_empty() && args.remote.header_env.is_empty() {
         return Ok(());
@@ -208,7 +207,7 @@ fn headers_from(args: &RemoteArgs, caller: &Caller) -> Result<Vec<Header>, CliEr
     Ok(headers)
 }
 
-/// Reads `--header KEY=VALUE`. What is said about it never repeats the value.
+/// Parses `--header KEY=VALUE`. Errors never contain the value.
 fn literal_header(flag: &str) -> Result<Header, CliError> {
     let (key, value) =
         flag.split_once('=').ok_or_else(|| CliError::usage("--header: expected KEY=VALUE"))?;
@@ -234,7 +233,7 @@ fn header(
     parsed.map_err(|error| CliError::usage(format!("{flag} {key}: {error}")))
 }
 
-/// Flags win over files, later ones over earlier ones, and all of them over what was there.
+/// Flags take precedence over files, later ones over earlier ones, and all of them over `old`.
 pub(super) fn env_from(
     args: &Args,
     caller: &Caller,

@@ -1,7 +1,7 @@
-//! The program as it is installed, and the two files beside it: the new one that is not in its place yet
-//! (`mainstay.new`), and the one that was there before (`mainstay.previous`).
+//! The installed program, and the two files beside it: the new program before the replacement (`mainstay.new`), and the
+//! old one after it (`mainstay.previous`).
 //!
-//! Whatever is cut off in between, the program's name leads to the old program or to the new one, whole.
+//! If an update is interrupted at any point, the program's path has either the old or the new program, complete.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -20,7 +20,7 @@ use crate::error::CliError;
 pub(super) struct Installed {
     path: PathBuf,
     directory: PathBuf,
-    /// The program as it was when the update began, whatever its name leads to by now.
+    /// The program when the update began. Its path may have another one by now.
     file: File,
 }
 
@@ -45,34 +45,34 @@ impl Installed {
         &self.file
     }
 
-    /// Where the program is kept that was there before.
+    /// Where the old program is kept.
     pub(super) fn previous(&self) -> PathBuf {
         self.sibling(".previous")
     }
 
-    /// Removes what an update that was killed has left. The caller has the lock of updates.
+    /// Removes the files of a killed update. The caller has the update lock.
     pub(super) fn clear_leftovers(&self) {
         for name in [".new", ".keep"] {
-            // What stays is removed by the next update.
+            // The next update tries again.
             let _read_only = remove(&self.sibling(name));
         }
     }
 
-    /// Copies a program beside this one, with the same rights, and onto the disk. It is gone again
-    /// unless it takes the place of this one.
+    /// Copies a program beside this one, with the same owner and mode, and syncs it to disk. The copy is removed when the
+    /// result is dropped.
     pub(super) fn copy_in(&self, mut new: &File) -> Result<TempPath, CliError> {
         let path = self.sibling(".new");
         self.copy_to(&path, &mut new).map_err(unwritable(&path))
     }
 
-    /// Puts the new program in the place of this one, which is kept as [`Self::previous`].
+    /// Replaces this program by the new one, and keeps it as [`Self::previous`].
     pub(super) fn replace(&self, new: TempPath) -> Result<(), CliError> {
         self.keep_previous().map_err(unwritable(&self.previous()))?;
         new.persist(&self.path).map_err(|error| unwritable(&self.path)(error.error))?;
         self.sync_directory().map_err(unwritable(&self.directory))
     }
 
-    /// Makes sure that the old program is in its place, and restores it if necessary.
+    /// Restores the old program, unless it is installed already.
     pub(super) fn restore(&self) -> io::Result<()> {
         if self.is_at(&self.path)? {
             return Ok(());
@@ -84,7 +84,6 @@ impl Installed {
         self.sync_directory()
     }
 
-    /// Whether these are the bytes of the old program.
     pub(super) fn has_same_content(&self, other: &File) -> io::Result<bool> {
         let (a, b) = (self.file.metadata()?, other.metadata()?);
         if a.len() != b.len() {
@@ -94,7 +93,7 @@ impl Installed {
         if is_same_file { Ok(true) } else { same_bytes(&self.file, other, a.len()) }
     }
 
-    /// Which other program a process runs; none if it runs this one or a previous one of its name, or if that is
+    /// The other program that a process runs. None if it runs this one or one that had its path before, or if that is
     /// unknown.
     pub(super) fn other_program_of(&self, pid: u32) -> Option<PathBuf> {
         if self.is_run_by(pid) {
@@ -104,7 +103,7 @@ impl Installed {
         (program != self.path).then_some(program)
     }
 
-    /// Whether a process runs the very file that has the program's name now.
+    /// Whether a process runs the file that is at the program's path now.
     pub(super) fn is_run_by(&self, pid: u32) -> bool {
         let identity =
             |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
@@ -123,7 +122,7 @@ impl Installed {
         self.has_same_content(&File::open(path)?)
     }
 
-    /// Keeps the old program under its other name: the very file, or a copy where that cannot be.
+    /// Keeps the old program as [`Self::previous`]: a hard link, or a copy if the file system has no links.
     fn keep_previous(&self) -> io::Result<()> {
         let path = self.sibling(".keep");
         remove(&path)?;
@@ -132,7 +131,7 @@ impl Installed {
         } else {
             self.copy_to(&path, &mut File::open(&self.path)?)?
         };
-        // Two names of one file stay both; then the guard removes the one that is left over.
+        // Renaming one link of a file to another does nothing; then the guard removes the first link.
         fs::rename(&kept, self.previous())
     }
 
@@ -144,7 +143,7 @@ impl Installed {
         let old = self.file.metadata()?;
         let new = file.metadata()?;
         if (old.uid(), old.gid()) != (new.uid(), new.gid()) {
-            // Only root may give files away; for others the new one is their own, as they are its users.
+            // Only root can change the owner. Otherwise the new file belongs to the user of this program.
             let _refused = std::os::unix::fs::fchown(&file, Some(old.uid()), Some(old.gid()));
         }
         file.set_permissions(fs::Permissions::from_mode(old.mode() & 0o777 | 0o100))?;
@@ -153,7 +152,6 @@ impl Installed {
         Ok(guard)
     }
 
-    /// Brings the names in the directory to the disk.
     fn sync_directory(&self) -> io::Result<()> {
         File::open(&self.directory)?.sync_all()
     }
@@ -228,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_replaced_is_kept_and_can_come_back() {
+    fn the_replaced_program_is_kept_and_can_be_restored() {
         let (_dir, installed) = scene();
         installed.replace(copy(&installed, "new")).unwrap();
         check(&installed, "new", Some("old"));
@@ -241,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_that_was_cut_off_is_no_obstacle_for_the_next() {
+    fn leftovers_of_an_interrupted_update_are_overwritten() {
         let (_dir, installed) = scene();
         installed.keep_previous().unwrap();
         for name in [".new", ".keep"] {
@@ -252,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_update_left_is_removed() {
+    fn leftovers_of_a_killed_update_are_removed() {
         let (_dir, installed) = scene();
         for name in [".new", ".keep"] {
             fs::write(installed.sibling(name), "half").unwrap();
@@ -262,14 +260,14 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_that_is_not_needed_is_gone() {
+    fn an_unused_copy_is_removed() {
         let (_dir, installed) = scene();
         drop(copy(&installed, "new"));
         check(&installed, "old", None);
     }
 
     #[test]
-    fn a_strange_program_is_not_taken_for_the_old_one() {
+    fn a_different_program_is_not_restored() {
         let (_dir, installed) = scene();
         installed.replace(copy(&installed, "new")).unwrap();
         fs::remove_file(installed.previous()).unwrap();
@@ -280,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_of_another_program_is_told_by_its_path() {
+    fn a_process_of_another_program_is_identified_by_its_path() {
         let (dir, installed) = scene();
         let other = installed.other_program_of(std::process::id());
         assert_eq!(other, Some(std::env::current_exe().unwrap()));
@@ -305,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_note_is_no_part_of_a_path() {
+    fn the_deleted_suffix_is_removed_from_a_path() {
         let check = |link: &str, path: &str| {
             assert_eq!(without_deleted_suffix(link.into()), Path::new(path))
         };

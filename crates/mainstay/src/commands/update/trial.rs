@@ -1,6 +1,6 @@
 //! The trial run of a new program before it replaces this one: it prints its version, then opens a copy of the state.
 //!
-//! Two versions of Mainstay talk to each other here, so the format may only grow: the argument [`TRIAL`], a directory,
+//! Two versions of Mainstay communicate here, so the format may only be extended: the argument [`TRIAL`], a directory,
 //! and one line of JSON as the answer.
 
 use std::fs::{self, DirBuilder};
@@ -46,8 +46,8 @@ enum TrialResult {
     Failed { error: ApiError },
 }
 
-/// Makes a trial run for an older program that this one may replace: opens a copy of the state in `dir` and prints the
-/// result in one line. Nothing else is touched.
+/// Runs as the new program of a trial run: opens a copy of the state in `dir` and prints the result in one line. Changes
+/// nothing else.
 pub(crate) fn answer_trial_run(ctx: &mut Context, dir: &Path) -> Result<(), CliError> {
     let result = match mainstay_daemon::preflight(&ctx.instance()?, dir) {
         Ok(()) => TrialResult::Passed(Passed { version: env!("CARGO_PKG_VERSION").to_owned() }),
@@ -63,7 +63,7 @@ pub(crate) fn answer_trial_run(ctx: &mut Context, dir: &Path) -> Result<(), CliE
     }
 }
 
-/// Asks the program at `copy` for its version, and lets it open the state in a directory of its own in `state_dir`.
+/// Runs the program at `copy` to print its version, then to open the state in a temporary directory in `state_dir`.
 pub(super) async fn run_trial(
     copy: &Path,
     shown_as: &Path,
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_answers_of_a_program_decide() {
+    async fn the_answers_of_a_program_are_checked() {
         let answers = |trial: &str| {
             format!(r#"test "$1" = --version && echo mainstay 7.0.0 && exit; {trial}"#)
         };
@@ -299,12 +299,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_that_floods_is_not_read_to_its_end() {
+    async fn endless_output_is_cut() {
         check("yes; :", "`new` is not Mainstay: its answer to `--version` is `y`").await;
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_program_that_never_answers_is_not_waited_for() {
+    async fn a_program_that_never_answers_times_out() {
         check("exec sleep 100", "`new` has not answered `--version` within 5 s").await;
     }
 }

@@ -1,4 +1,4 @@
-//! What a user can do about a server, from what is known of it.
+//! Advice about a server, from its status, exit, events and output.
 
 mod clients;
 mod container;
@@ -8,13 +8,13 @@ mod variable;
 use mainstay_api::{LastExit, ServerInfo, WhyReport};
 use mainstay_core::Status;
 
-/// The engine of servers that run elsewhere, whose logs are elsewhere too.
+/// The engine of remote servers, which have no log here.
 const REMOTE: &str = "remote";
 
-/// The way of speaking that has no address.
+/// The transport without an address.
 const STDIO: &str = "stdio";
 
-/// Advice, most useful first; none for a server that is well.
+/// Advice, most useful first. None for a healthy server.
 pub(super) fn advice(report: &WhyReport) -> Vec<String> {
     on_status(report)
         .into_iter()
@@ -30,7 +30,7 @@ fn on_status(report: &WhyReport) -> Vec<String> {
         Status::Stopping | Status::Removing => Vec::new(),
         Status::Stopped => vec![format!("`mainstay start {name}` starts it")],
         Status::Running => ended.into_iter().collect(),
-        // What it waits for is not how it ended last.
+        // Its last exit is not what it waits for.
         Status::Waiting if container::is_contained(server) => vec![container::on_wait(server)],
         Status::Starting
         | Status::Restarting
@@ -44,7 +44,7 @@ fn on_status(report: &WhyReport) -> Vec<String> {
     }
 }
 
-/// What the way it ended suggests.
+/// Advice that depends on the exit.
 fn on_exit(exit: &LastExit, report: &WhyReport) -> String {
     let ServerInfo { name, transport, engine, .. } = &report.server;
     let ever_ready = report.events.iter().any(|event| event.event == "ready");
@@ -53,7 +53,7 @@ fn on_exit(exit: &LastExit, report: &WhyReport) -> String {
     {
         return advice;
     }
-    // Of a container both may be known; the signal says more.
+    // A container may have both; the signal is more specific.
     let code = exit.code.filter(|_| exit.signal.is_none());
     match (exit.cause.as_str(), code, exit.signal) {
         _ if exit.oom => "it ran out of memory: give it more memory, or less to do".to_owned(),
@@ -121,7 +121,7 @@ fn is_port_conflict(exit: &LastExit) -> bool {
         && [" in use by ", " --target-port of "].iter().any(|part| detail.contains(part))
 }
 
-/// Where to read on.
+/// Where its output is.
 fn on_output(report: &WhyReport) -> Option<String> {
     let name = &report.server.name;
     let ran = report.server.generation > 0 || !report.stderr.is_empty();
@@ -130,10 +130,10 @@ fn on_output(report: &WhyReport) -> Option<String> {
         .then(|| format!("`mainstay logs {name}` prints its whole log ({})", report.log.display()))
 }
 
-/// What to do once the reason is gone.
+/// What to do after the fix.
 fn on_fix(server: &ServerInfo) -> Option<String> {
     let name = &server.name;
-    // The advice for a server that cannot start says this already.
+    // The advice for a server that cannot start contains this already.
     let cannot_start = server.last_exit.as_ref().is_some_and(|exit| exit.cause == "cannot-start");
     if server.status == Status::Error && !cannot_start {
         return Some(format!("after the fix, `mainstay restart {name}` starts it again"));
@@ -182,7 +182,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_way_it_ended_decides_the_first_advice() {
+    fn the_exit_decides_the_first_advice() {
         check(exit("exited", Some(127), None), "exit code 127 usually means");
         check(exit("exited", Some(126), None), "exit code 126 usually means");
         check(exit("exited", Some(0), None), "it exited without an error");
@@ -196,7 +196,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_server_that_never_answered_is_told_from_one_that_fell_silent() {
+    fn a_server_that_never_answered_differs_from_one_that_stopped_answering() {
         let mut report = report(Status::Starting, Some(exit("hung", None, None)));
         assert!(advice(&report)[0].starts_with("it never answered `initialize`"));
         report.events.push(EventRecord {
@@ -211,7 +211,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_server_that_never_answered_may_speak_in_another_way_or_place() {
+    fn a_server_that_never_answered_may_use_another_transport_or_address() {
         let mut report = report(Status::Starting, Some(exit("hung", None, None)));
         report.stderr = vec!["Uvicorn running on http://0.0.0.0:8000 (press ^C)".to_owned()];
         insta::assert_snapshot!(
@@ -250,7 +250,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_cannot_start_is_told_once_how_to_start_it() {
+    fn a_failed_start_has_one_advice_to_restart() {
         let mut report = report(Status::Error, Some(exit("cannot-start", None, None)));
         report.server.generation = 1;
         for engine in ["process", "docker", REMOTE] {
@@ -261,7 +261,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_server_elsewhere_has_a_url_and_no_log_here() {
+    fn a_remote_server_has_a_url_and_no_log() {
         let mut report = report(Status::Error, Some(exit("cannot-start", None, None)));
         report.server.generation = 1;
         report.server.engine = REMOTE.to_owned();

@@ -11,10 +11,10 @@ use crate::text::{and, plain_line, since};
 const STEPS: usize = 12;
 const CLIENT_STEPS: usize = 4;
 
-/// What is done to several files at once is done within this time, from one file to the next.
+/// The longest time between two files that are changed at once.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
-/// An event, or several that are one step to a person.
+/// An event, or several that are shown as one step.
 #[derive(Debug)]
 pub(super) struct Step<'a> {
     pub(super) first: &'a EventRecord,
@@ -22,17 +22,17 @@ pub(super) struct Step<'a> {
     more: Vec<&'a EventRecord>,
 }
 
-/// Events that say nothing once something else has happened to the run.
+/// Events that are not shown if another event of the run follows.
 const TRANSIENT: [&str; 3] = ["starting", "started", "stopping"];
 
-/// The event that says when the next run is due.
+/// The event with the time of the next run.
 const SCHEDULED: &str = "scheduled";
 
 /// The last steps, oldest first.
 pub(super) fn steps(events: &[EventRecord]) -> Vec<Step<'_>> {
     let mut steps: Vec<Step> = Vec::new();
     for event in events {
-        // What happened to the server meanwhile does not divide a step, but another one about clients does.
+        // Events of the server do not divide a step about clients, but other steps about clients do.
         let about_clients = event.event == EventRecord::CLIENT;
         match steps.iter_mut().rfind(|step| step.is_about_clients() == about_clients) {
             Some(step) if step.continues_with(event) => step.more.push(event),
@@ -42,7 +42,7 @@ pub(super) fn steps(events: &[EventRecord]) -> Vec<Step<'_>> {
     last(steps)
 }
 
-/// The client that an event is about, if its text says so.
+/// The client that an event names.
 pub(super) fn client_of(event: &EventRecord) -> Option<&'static Client> {
     clients().iter().find(|client| event.detail.contains(&format!(" {} (", client.product)))
 }
@@ -113,7 +113,7 @@ fn verb(event: &EventRecord) -> Option<&'static str> {
     }
 }
 
-/// What an event says after the file that it is about.
+/// The text of an event after its file.
 fn reason(event: &EventRecord) -> &str {
     event.detail.rsplit_once(')').map_or("", |(_, reason)| reason)
 }
@@ -161,7 +161,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_done_to_many_files_at_once_is_one_step() {
+    fn simultaneous_changes_of_files_are_one_step() {
         let why = ": the server has failed; added again when it is ready";
         let removed = |second, product: &str| {
             let detail =
@@ -186,7 +186,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_added_again_is_told_after_what_was_removed() {
+    fn a_removal_and_an_addition_are_separate_steps() {
         let step = |second, cause: &str, detail: &str| {
             ["Cline", "Zed"].map(|product| {
                 client_event(second, cause, &format!("{detail} {product} (/{product})"))
@@ -230,7 +230,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_same_file_twice_is_two_steps_and_trouble_is_told_one_by_one() {
+    fn the_same_file_twice_is_two_steps_and_failures_are_separate() {
         let events = [
             client_event(1, "added", "added `a` to Zed (/zed)"),
             client_event(2, "added", "added `a` to Zed (/zed)"),

@@ -36,7 +36,7 @@ fn described(args: &Args) -> Result<ServerSpec, CliError> {
     spec_from(args, &caller, files, None)
 }
 
-/// Why a command line that parses describes nothing.
+/// The error for a command line that parses.
 fn refused(line: &str) -> CliError {
     let words = std::iter::once("run").chain(line.split(' '));
     described(&Line::parse_from(words).args).unwrap_err()
@@ -63,7 +63,7 @@ fn a_bare_command_gets_the_documented_defaults() {
 }
 
 #[test]
-fn every_option_finds_its_place() {
+fn every_option_is_stored() {
     let spec = spec(
         "web --transport streamable-http --target-port 8080 --path /x --cwd sub -e A=flag \
          -e TOKEN --restart-max 3 --restart-initial 1s --restart-cap 2m --stable-after 0s \
@@ -91,7 +91,7 @@ fn every_option_finds_its_place() {
 }
 
 #[test]
-fn a_replacement_keeps_whatever_is_not_named() {
+fn a_replacement_keeps_other_settings() {
     let olds = [
         "a -e TOKEN --cwd sub --restart-max 3 --stable-from start --on-stop respect --hold 1s --isolate \
          --replay x --port 9000 --quiet-restart --client zed --refresh never -- serve --fast",
@@ -110,7 +110,7 @@ fn a_replacement_keeps_whatever_is_not_named() {
 }
 
 #[test]
-fn a_replacement_changes_what_is_named() {
+fn a_replacement_changes_given_settings() {
     let old =
         spec("a -e TOKEN --transport streamable-http --target-port 80 --path /x -- serve").unwrap();
     let new = replaced(&old, "a -e TOKEN -e C=3 --target-port 81 -- other").unwrap();
@@ -132,7 +132,7 @@ fn a_replacement_changes_what_is_named() {
 }
 
 #[test]
-fn the_way_to_the_clients_can_be_set() {
+fn proxy_settings_are_stored() {
     let spec = spec(
         "a --hold 0s --isolate --isolate-idle 5m --replay b --replay a --port 9000 \
               --quiet-restart -- x",
@@ -150,7 +150,7 @@ fn the_way_to_the_clients_can_be_set() {
 }
 
 #[test]
-fn clients_are_the_chosen_ones_unless_they_are_named() {
+fn clients_are_the_added_ones_unless_named() {
     let check = |flags: &str, only: Option<&[&str]>, refresh: Option<RefreshMode>| {
         let only = only.map(|ids| ids.iter().map(|id| (*id).to_owned()).collect());
         let spec = spec(format!("a {flags} -- x").trim()).unwrap();
@@ -165,7 +165,7 @@ fn clients_are_the_chosen_ones_unless_they_are_named() {
 }
 
 #[test]
-fn a_server_that_runs_elsewhere_gets_its_headers() {
+fn a_remote_server_gets_its_headers() {
     let line = "far --url https://example.com/mcp --header X-Team=a=b \
                 --header-env Authorization=TOKEN --port 9000";
     let spec = spec(line).unwrap();
@@ -177,7 +177,7 @@ fn a_server_that_runs_elsewhere_gets_its_headers() {
 }
 
 #[test]
-fn what_does_not_go_together_is_told() {
+fn conflicting_options_are_refused() {
     let check = |line: &str, expected: &str| {
         let error = spec(line).unwrap_err();
         assert!(error.contains(expected), "{error}");
@@ -205,7 +205,7 @@ fn what_does_not_go_together_is_told() {
 }
 
 #[test]
-fn a_word_in_the_wrong_place_is_told_where_it_belongs() {
+fn a_misplaced_argument_gets_a_hint() {
     let check = |line: &str, expected: &str| {
         let error = refused(line);
         assert_eq!(
@@ -235,7 +235,7 @@ fn a_word_in_the_wrong_place_is_told_where_it_belongs() {
 }
 
 #[test]
-fn no_restart_means_none() {
+fn no_restart_sets_the_maximum_to_zero() {
     assert_eq!(spec("a --no-restart -- x").unwrap().restart.max, 0);
     assert!(spec("a --no-restart --restart-max 3 -- x").is_err());
 }

@@ -21,7 +21,7 @@ pub(super) fn on_events(
     (0..of_clients.len()).rev().filter(open).find_map(|at| on_event(of_clients[at]))
 }
 
-/// Whether the client that an event is about, or any if it does not say, is to have an entry.
+/// Whether the client of an event, or any client if the event names none, is to have an entry.
 fn is_wanted(event: &EventRecord, wanted: Option<&BTreeSet<String>>) -> bool {
     let Some(wanted) = wanted else { return true };
     client_of(event).map_or(!wanted.is_empty(), |client| wanted.contains(client.id))
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trouble_is_told_until_it_is_over() {
+    fn a_problem_is_reported_until_it_is_resolved() {
         let mut events = Vec::new();
         let mut then = |cause: &str, detail: &str, expected: &str| {
             events.push(client_event(0, cause, detail));
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_was_dropped_needs_no_advice() {
+    fn a_removed_client_gets_no_advice() {
         let left = "left `a` in Cursor (/cursor) alone: `url` was changed by hand";
         let events =
             [client_event(0, "failed", "/zed is read-only"), client_event(1, "left", left)];

@@ -5,7 +5,6 @@ use mainstay_api::{LastExit, ServerInfo, WhyReport};
 use super::{STDIO, port};
 use crate::text::short_id;
 
-/// The signal that nothing survives.
 const SIGKILL: i32 = 9;
 
 /// Whether a server runs in a container.
@@ -13,7 +12,7 @@ pub(super) fn is_contained(server: &ServerInfo) -> bool {
     matches!(server.engine.as_str(), "docker" | "podman")
 }
 
-/// What the way it ended suggests; none if it suggests what it would of any server.
+/// Advice that depends on the exit. None if it is the same as for other servers.
 pub(super) fn on_exit(exit: &LastExit, report: &WhyReport, ever_ready: bool) -> Option<String> {
     let server = &report.server;
     let ServerInfo { name, engine, transport, .. } = server;
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_start_is_told_by_what_the_engine_says() {
+    fn a_failed_start_is_explained_by_the_engines_message() {
         let check = |detail: &str, expected: &str| check(&exit("cannot-start", detail), expected);
         check("cannot start: no container engine answers", "start Docker or Podman");
         check("cannot start: no Podman answers", "start Docker or Podman");
@@ -179,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_has_one_way_out() {
+    fn a_waiting_server_has_one_advice() {
         let mut time = contained("stdio").server;
         time.reason = "paused by someone else".to_owned();
         time.container_id = Some("3f2a9c01b7d4e5f60718".to_owned());

@@ -1,10 +1,10 @@
-//! Whether a server that should speak stdio seems to speak HTTP, from what it wrote.
+//! Finds out from its output whether a server that should use stdio uses HTTP.
 
 /// Texts before the address of a listener.
 const SIGNS: [&str; 2] = ["listening", "http://"];
 
-/// The flags to give to a server that should speak stdio but says that it listens somewhere, as a part
-/// of a sentence that goes on; nothing if it does not say so.
+/// The end of a sentence with the flags for a server that should use stdio, but logs that it listens. Empty if it does
+/// not.
 pub(super) fn instead_of_stdio(stderr: &[String]) -> String {
     let Some(address) = stderr.iter().rev().find_map(|line| address(line)) else {
         return String::new();
@@ -18,7 +18,7 @@ fn address(line: &str) -> Option<String> {
     let line = line.to_lowercase();
     let (at, sign) = SIGNS.iter().find_map(|sign| Some((line.find(sign)?, sign)))?;
     let rest = &line[at + sign.len()..];
-    // A URL without a port is more often one that is used than one that is served.
+    // A URL without a port is more often used than served.
     (*sign == "listening" || port(rest).is_some()).then(|| rest.to_owned())
 }
 
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_found_where_servers_tell_it() {
+    fn a_port_is_found_in_common_log_lines() {
         check("INFO: Uvicorn running on http://0.0.0.0:8000 (Press CTRL+C to quit)", Some("8000"));
         check("12:30:45 Listening on 127.0.0.1:3001 since 12:30:44", Some("3001"));
         check("MCP server listening on port 8080", Some("8080"));
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_says_nothing_of_the_kind_gets_no_such_advice() {
+    fn other_output_gives_no_advice() {
         check("see http://example.com/docs for help", None);
         check("error: no module named mcp", None);
         check("connecting to postgres://db:5432/x", None);

@@ -1,10 +1,10 @@
-//! Whether what a server wrote last names a variable of its environment that is not set.
+//! Finds the name of a missing environment variable in the last lines of a server.
 
 use mainstay_core::ServerName;
 
 use crate::text::plain_line;
 
-/// What says that a variable is missing, in lower case.
+/// Texts about something that is missing, in lower case.
 const CUES: [&str; 12] = [
     "keyerror",
     "not set",
@@ -20,7 +20,7 @@ const CUES: [&str; 12] = [
     "is not present",
 ];
 
-/// What says that a name without an underscore is that of a variable, in lower case.
+/// Texts about the environment, in lower case. With one of them, a name needs no underscore.
 const ENVIRONMENT: [&str; 4] = ["keyerror", "environment", "env var", "process.env"];
 
 /// What to do about a variable that is not set, if the last lines name one.
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_that_names_one_counts() {
+    fn the_last_line_with_a_variable_wins() {
         let lines = ["A_KEY is not set", "B_KEY is not set", "bye"].map(str::to_owned);
         let advice = advice(&"time".parse().unwrap(), &lines).unwrap();
         assert!(advice.contains("`-e B_KEY`"), "{advice}");
