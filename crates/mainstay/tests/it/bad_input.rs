@@ -18,7 +18,7 @@ use crate::env::{Output, TestEnv, fixture, kill, pid_of, until};
 const NOBODY: u32 = 65_534;
 
 #[test]
-fn a_taken_name_leaves_the_first_server_alone() {
+fn a_name_in_use_is_refused() {
     let env = TestEnv::new();
     let first = env.run_server("time", &[], &[&fixture()]);
     assert_snapshot!(env.run(["run", "time", "--", "true"]), @"
@@ -70,7 +70,7 @@ fn a_script_without_its_interpreter_is_down_at_once_and_comes_up_after_the_fix()
 }
 
 #[test]
-fn a_working_directory_must_be_one() {
+fn a_working_directory_must_be_a_directory() {
     let env = TestEnv::new();
     env.write("file", "");
     for (cwd, why) in [("file", "it is not a directory"), ("no/such", "it does not exist")] {
@@ -90,7 +90,7 @@ fn a_working_directory_must_be_one() {
 }
 
 #[test]
-fn a_directory_that_vanishes_is_named_and_its_return_is_enough() {
+fn a_missing_directory_is_named_and_its_return_is_enough() {
     let env = TestEnv::new();
     let dir = env.work().join("dir");
     fs::create_dir(&dir).unwrap();
@@ -134,7 +134,7 @@ fn a_home_that_cannot_be_written_is_named() {
 }
 
 #[test]
-fn a_home_of_somebody_else_is_not_used() {
+fn a_home_of_another_user_is_not_used() {
     assert!(geteuid().is_root(), "giving a directory away needs root");
     let env = TestEnv::new();
     let run_dir = env.mainstay_home().join("run");
@@ -149,7 +149,7 @@ fn a_home_of_somebody_else_is_not_used() {
 }
 
 #[test]
-fn somebody_else_is_not_listened_to() {
+fn a_socket_of_another_user_is_not_used() {
     assert!(geteuid().is_root(), "acting as another user needs root");
     let env = TestEnv::new().with_var("MAINSTAY_NO_START", "1");
     env.run_prepared(unset(env.command(["ls"]), "MAINSTAY_NO_START"));
@@ -188,7 +188,7 @@ fn somebody_else_is_not_listened_to() {
 }
 
 #[test]
-fn a_database_that_is_none_is_refused_and_left_alone() {
+fn an_invalid_database_is_refused_and_not_changed() {
     let garbage = "this is no database ".repeat(1000).into_bytes();
     let output = with_database(|_| garbage);
     assert_snapshot!(output, @"
@@ -200,7 +200,7 @@ fn a_database_that_is_none_is_refused_and_left_alone() {
 }
 
 #[test]
-fn half_a_database_is_refused_and_left_alone() {
+fn a_truncated_database_is_refused_and_not_changed() {
     let output = with_database(|whole| whole[..whole.len() / 2].to_vec());
     assert_eq!(output.code, 4, "{output}");
     let damaged = "the database `[ROOT]/mainstay/state/state.db` is damaged: ";
@@ -209,7 +209,7 @@ fn half_a_database_is_refused_and_left_alone() {
 }
 
 #[test]
-fn a_newer_database_is_refused_and_left_alone() {
+fn a_newer_database_is_refused_and_not_changed() {
     let output = with_database(|mut whole| {
         // Where SQLite keeps the number that says which schema the file has.
         whole[60..64].copy_from_slice(&7_u32.to_be_bytes());
@@ -224,7 +224,7 @@ fn a_newer_database_is_refused_and_left_alone() {
 }
 
 #[test]
-fn a_damaged_event_log_is_moved_aside_and_work_goes_on() {
+fn a_damaged_event_log_is_moved_aside() {
     let env = TestEnv::new();
     env.run_server("time", &[], &[&fixture()]);
     env.ok(["daemon", "stop"]);
@@ -239,7 +239,7 @@ fn a_damaged_event_log_is_moved_aside_and_work_goes_on() {
 }
 
 #[test]
-fn an_event_log_that_cannot_be_written_keeps_no_daemon_from_starting() {
+fn the_daemon_starts_without_a_writable_event_log() {
     let env = TestEnv::new();
     env.run_server("time", &[], &[&fixture()]);
     env.ok(["daemon", "stop"]);
@@ -256,7 +256,7 @@ fn an_event_log_that_cannot_be_written_keeps_no_daemon_from_starting() {
 }
 
 #[test]
-fn a_log_that_cannot_be_written_keeps_no_daemon_from_starting() {
+fn the_daemon_starts_without_a_writable_log() {
     let env = TestEnv::new();
     fs::create_dir_all(env.mainstay_home().join("state/daemon.log")).unwrap();
     env.run_server("time", &[], &[&fixture()]);
@@ -282,8 +282,8 @@ fn a_full_disk_stops_no_server_and_loses_nothing() {
         let server = disk.json(["ls", "--json"])[0].take();
         (server["status"] == "running" && server["generation"] == 2).then_some(server)
     });
-    let told = disk.run(["call", "time", "pid"]).stdout;
-    assert_eq!(told.trim_end(), second["pid"].to_string());
+    let reported = disk.run(["call", "time", "pid"]).stdout;
+    assert_eq!(reported.trim_end(), second["pid"].to_string());
     let events = disk.run(["events", "time"]).stdout;
     assert!(events.contains("killed by SIGKILL"), "kept in memory meanwhile: {events}");
 
@@ -316,7 +316,7 @@ fn a_reload_on_a_full_disk_leaves_the_daemon_as_it_is() {
 }
 
 #[test]
-fn a_daemon_on_a_full_disk_says_so() {
+fn a_daemon_on_a_full_disk_reports_it() {
     let env = TestEnv::new();
     let disk = Disk::mount(&env, "size=600k");
     disk.fill();
@@ -337,7 +337,7 @@ fn a_daemon_on_a_full_disk_says_so() {
 }
 
 #[test]
-fn a_server_that_exits_at_once_is_told_and_kept() {
+fn a_server_that_exits_at_once_is_reported_and_kept() {
     let env = TestEnv::new();
     let line = ["run", "time", "--", &fixture(), "--exit-at-start", "7", "--stderr", "no config"];
     let output = env.run(line);
@@ -354,7 +354,7 @@ fn a_server_that_exits_at_once_is_told_and_kept() {
 }
 
 #[test]
-fn an_argument_that_is_too_large_costs_one_call_only() {
+fn an_argument_that_is_too_large_fails_one_call() {
     let env = TestEnv::new();
     env.run_server("time", &[], &[&fixture()]);
     assert_eq!(env.call("time", "count", "{}"), "1");
@@ -375,7 +375,7 @@ fn an_argument_that_is_too_large_costs_one_call_only() {
 }
 
 #[test]
-fn an_answer_that_is_too_large_costs_one_call_only() {
+fn an_answer_that_is_too_large_fails_one_call() {
     let env = TestEnv::new();
     env.run_server("time", &[], &[&fixture()]);
     assert_eq!(env.call("time", "count", "{}"), "1");

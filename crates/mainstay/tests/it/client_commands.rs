@@ -22,7 +22,7 @@ fn shown(env: &TestEnv, address: &str, args: &[&str]) -> String {
 }
 
 #[test]
-fn a_newcomer_finds_the_way() {
+fn a_new_user_gets_hints() {
     let (env, address) = env();
     assert_snapshot!(env.run(["client", "ls"]), @"
     exit: 0
@@ -83,7 +83,7 @@ fn a_newcomer_finds_the_way() {
 }
 
 #[test]
-fn whoever_runs_a_server_is_told_which_clients_have_it() {
+fn run_reports_the_clients_of_a_server() {
     let (env, _) = env();
     let fixture = fixture();
     let run = |options: &[&str]| {
@@ -108,7 +108,7 @@ fn whoever_runs_a_server_is_told_which_clients_have_it() {
 }
 
 #[test]
-fn a_file_that_cannot_be_edited_is_told_with_what_to_do() {
+fn a_file_that_cannot_be_edited_is_reported_with_a_help() {
     let (env, _) = env();
     let file = env.root().join("home/.cursor/mcp.json");
     fs::write(&file, "{\n  \"mcpServers\": { oops\n").unwrap();
@@ -138,7 +138,7 @@ fn a_file_that_cannot_be_edited_is_told_with_what_to_do() {
 }
 
 #[test]
-fn an_entry_in_the_way_is_told_with_what_to_do() {
+fn a_conflicting_entry_is_reported_with_a_help() {
     let (env, _) = env();
     let file = env.root().join("home/.cursor/mcp.json");
     fs::write(&file, "{\"mcpServers\": {\"time\": {\"url\": \"http://127.0.0.1:1/\"}}}").unwrap();
@@ -149,8 +149,8 @@ fn an_entry_in_the_way_is_told_with_what_to_do() {
     warning: left `time` in Cursor (~/.cursor/mcp.json) alone: the entry is not ours; see `mainstay client show cursor`
     ");
     let show = env.ok(["client", "list"]) + &env.ok(["client", "show", "cursor"]);
-    let told = "- the file has an entry `time` of yours, so the server `time` is not added; rename or delete that entry, then run `mainstay client add cursor`";
-    assert!(show.contains(told), "{show}");
+    let reported = "- the file has an entry `time` of yours, so the server `time` is not added; rename or delete that entry, then run `mainstay client add cursor`";
+    assert!(show.contains(reported), "{show}");
     let why = env.ok(["why", "time"]);
     assert!(why.contains("its entry in Cursor was changed by hand and is left so"), "{why}");
 }

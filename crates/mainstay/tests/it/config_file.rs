@@ -16,7 +16,7 @@ fn with_file(text: &str) -> TestEnv {
 }
 
 #[test]
-fn the_daemon_listens_where_the_file_says_unless_the_variable_does() {
+fn the_variable_takes_precedence_over_the_configured_address() {
     let address = format!("127.0.0.1:{}", free_port());
     let env = with_file(&format!("listen = '{address}'\n")).with_var("MAINSTAY_LISTEN", "");
     env.ok(["ls"]);
@@ -29,7 +29,7 @@ fn the_daemon_listens_where_the_file_says_unless_the_variable_does() {
 }
 
 #[test]
-fn a_file_that_cannot_be_used_starts_no_daemon() {
+fn an_invalid_file_prevents_the_start_of_the_daemon() {
     let env = with_file("listen = '127.0.0.1:0'\nrefresh = 'often'\n");
     assert_snapshot!(env.run(["ls"]), @"
     exit: 4

@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt as _;
 use serde_json::{Value, json};
 
 use crate::env::TestEnv;
-use crate::stand_in::{Client, Daemon, HttpRequest, Peer};
+use crate::fake_daemon::{Client, Daemon, HttpRequest, Peer};
 
 const LIST: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
 const CALL: &str = r#"{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"x"}}"#;
@@ -13,63 +13,63 @@ const LISTED: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"tools":[]}}"#;
 const CALLED: &str = r#"{"jsonrpc":"2.0","id":2,"result":{"content":[]}}"#;
 
 #[test]
-fn messages_are_carried_both_ways_and_nothing_else() {
-    let mut scene = Scene::open();
+fn only_messages_are_passed_in_both_directions() {
+    let mut setup = Setup::open();
     let padding = "x".repeat(1 << 20);
     let long = format!(
         r#"{{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{{"name":"{padding}"}}}}"#
     );
-    scene.client.say(&long);
-    let request = scene.post.expect(&long);
+    setup.client.say(&long);
+    let request = setup.post.expect(&long);
     assert_eq!(request.header("mcp-session-id"), Some("s1"));
     assert_eq!(request.header("mcp-protocol-version"), Some("2025-06-18"));
     assert_eq!(request.header("mainstay-repeated"), None);
-    scene.post.begin_stream("7-0");
+    setup.post.begin_stream("7-0");
     let (progress, answer) = (
         r#"{"jsonrpc":"2.0","method":"notifications/progress"}"#,
         r#"{"jsonrpc":"2.0","id":7,"result":{}}"#,
     );
-    scene.post.event("7-1", progress);
-    assert_eq!(scene.client.line(), progress);
+    setup.post.event("7-1", progress);
+    assert_eq!(setup.client.line(), progress);
 
     // The response to a message has begun, so the next one is sent, on another connection.
-    scene.client.say("no json at all");
-    let mut second = scene.daemon.http();
+    setup.client.say("no json at all");
+    let mut second = setup.daemon.http();
     second.expect("no json at all");
     let refused = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no"}}"#;
     second.respond("400 Bad Request", "content-type: application/json\r\n", refused);
-    assert_eq!(scene.client.line(), refused);
+    assert_eq!(setup.client.line(), refused);
 
-    scene.post.event("7-2", answer);
-    scene.post.end_stream();
-    assert_eq!(scene.client.line(), answer);
+    setup.post.event("7-2", answer);
+    setup.post.end_stream();
+    assert_eq!(setup.client.line(), answer);
     let news = r#"{"jsonrpc":"2.0","method":"notifications/message"}"#;
-    scene.listening.event("0-1", news);
-    assert_eq!(scene.client.line(), news);
-    scene.client.say_all("");
-    let delete = scene.post.request();
+    setup.listening.event("0-1", news);
+    assert_eq!(setup.client.line(), news);
+    setup.client.say_all("");
+    let delete = setup.post.request();
     assert_eq!(delete.header("mcp-session-id"), Some("s1"));
-    scene.post.respond("204 No Content", "", "");
-    assert_eq!(scene.client.ending(), (Some(0), Vec::new(), String::new()));
+    setup.post.respond("204 No Content", "", "");
+    assert_eq!(setup.client.ending(), (Some(0), Vec::new(), String::new()));
 }
 
 #[test]
-fn the_last_answers_are_waited_for() {
-    let mut scene = Scene::open();
-    scene.client.say_all(LIST);
-    scene.post.expect(LIST);
-    scene.post.answer(LISTED);
-    assert_eq!(scene.client.line(), LISTED);
-    let (code, lines, _) = scene.client.ending();
+fn pending_answers_are_delivered_before_exit() {
+    let mut setup = Setup::open();
+    setup.client.say_all(LIST);
+    setup.post.expect(LIST);
+    setup.post.answer(LISTED);
+    assert_eq!(setup.client.line(), LISTED);
+    let (code, lines, _) = setup.client.ending();
     assert_eq!((code, lines), (Some(0), Vec::new()));
 }
 
 #[test]
-fn a_request_whose_response_was_lost_is_sent_again_and_said_to_be() {
-    let mut scene = Scene::open();
-    scene.client.say(LIST);
-    scene.post.expect(LIST);
-    let (_env, daemon, mut client) = scene.cut();
+fn a_request_whose_response_was_lost_is_sent_again_marked_as_repeated() {
+    let mut setup = Setup::open();
+    setup.client.say(LIST);
+    setup.post.expect(LIST);
+    let (_env, daemon, mut client) = setup.cut();
     let mut listening = Vec::new();
     let (mut post, repeated) = next_post(&daemon, &mut listening);
     assert_eq!(repeated.body.trim_end(), LIST);
@@ -97,8 +97,8 @@ fn a_request_whose_response_was_lost_is_sent_again_and_said_to_be() {
 }
 
 #[test]
-fn a_daemon_that_is_gone_for_a_while_is_waited_for() {
-    let (env, daemon, mut client) = Scene::open().cut();
+fn connect_waits_for_an_absent_daemon() {
+    let (env, daemon, mut client) = Setup::open().cut();
     daemon.leave();
     client.say(CALL);
 
@@ -113,12 +113,12 @@ fn a_daemon_that_is_gone_for_a_while_is_waited_for() {
 }
 
 #[test]
-fn started_as_an_editor_does_it_ends_with_its_input_and_not_before() {
+fn connect_ends_with_its_input() {
     let env = env();
     let daemon = Daemon::new(&env);
     let mut command = env.command(["connect", "time"]);
     command.process_group(0);
-    let (_env, daemon, mut client) = Scene::opened(env, daemon, Client::spawn(command)).cut();
+    let (_env, daemon, mut client) = Setup::opened(env, daemon, Client::spawn(command)).cut();
     daemon.leave();
     client.say(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#);
     assert!(client.is_alive());
@@ -127,7 +127,7 @@ fn started_as_an_editor_does_it_ends_with_its_input_and_not_before() {
 }
 
 #[test]
-fn a_daemon_of_another_version_is_told_once_in_a_life() {
+fn another_version_is_reported_once_per_process() {
     let env = env();
     let daemon = Daemon::new(&env);
     let client = Client::start(&env);
@@ -137,13 +137,13 @@ fn a_daemon_of_another_version_is_told_once_in_a_life() {
     peer.say(r#"{"ok":null}"#);
     let (code, _, stderr) = client.end();
     assert_eq!(code, Some(0));
-    let told = stderr.lines().filter(|line| line.contains("99.0.0")).collect::<Vec<_>>();
-    let [told] = told[..] else { panic!("{stderr}") };
-    assert!(told.contains("older than the daemon (99.0.0)"), "{told}");
+    let reported = stderr.lines().filter(|line| line.contains("99.0.0")).collect::<Vec<_>>();
+    let [reported] = reported[..] else { panic!("{stderr}") };
+    assert!(reported.contains("older than the daemon (99.0.0)"), "{reported}");
 }
 
 #[test]
-fn a_daemon_that_is_too_old_is_waited_for() {
+fn connect_waits_for_the_reload_of_an_outdated_daemon() {
     let env = env();
     let daemon = Daemon::new(&env);
     let client = Client::start(&env);
@@ -151,34 +151,34 @@ fn a_daemon_that_is_too_old_is_waited_for() {
     let message = "the request cannot be understood: unknown variant `http`";
     peer.say(&json!({"error": {"kind": "invalid", "message": message}}).to_string());
     // It was updated meanwhile.
-    let (_env, _daemon, client) = Scene::opened(env, daemon, client).cut();
+    let (_env, _daemon, client) = Setup::opened(env, daemon, client).cut();
     assert_eq!(client.end().0, Some(0));
 }
 
 #[test]
-fn a_session_that_the_daemon_forgot_is_opened_again() {
-    let mut scene = Scene::open();
-    scene.client.say(LIST);
-    scene.post.expect(LIST);
+fn a_session_unknown_to_the_daemon_is_opened_again() {
+    let mut setup = Setup::open();
+    setup.client.say(LIST);
+    setup.post.expect(LIST);
     let refused = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"no session"}}"#;
-    scene.post.respond("404 Not Found", "content-type: application/json\r\n", refused);
-    let initialize = scene.post.expect(INITIALIZE);
+    setup.post.respond("404 Not Found", "content-type: application/json\r\n", refused);
+    let initialize = setup.post.expect(INITIALIZE);
     assert_eq!(initialize.header("mcp-session-id"), None);
     let headers = "content-type: application/json\r\nmcp-session-id: s2\r\n";
-    scene.post.respond("200 OK", headers, INITIALIZE_RESULT);
-    assert_eq!(scene.post.expect(INITIALIZED).header("mcp-session-id"), Some("s2"));
-    scene.post.accepted();
-    assert_eq!(scene.post.expect(LIST).header("mcp-session-id"), Some("s2"));
-    scene.post.answer(LISTED);
-    assert_eq!(scene.client.line(), LISTED, "the second handshake is not seen");
+    setup.post.respond("200 OK", headers, INITIALIZE_RESULT);
+    assert_eq!(setup.post.expect(INITIALIZED).header("mcp-session-id"), Some("s2"));
+    setup.post.accepted();
+    assert_eq!(setup.post.expect(LIST).header("mcp-session-id"), Some("s2"));
+    setup.post.answer(LISTED);
+    assert_eq!(setup.client.line(), LISTED, "the second handshake is not seen");
 }
 
 #[test]
-fn a_server_that_was_removed_meanwhile_ends_it() {
-    let mut scene = Scene::open();
-    scene.client.say(LIST);
-    scene.post.expect(LIST);
-    let (_env, daemon, client) = scene.cut();
+fn connect_ends_when_its_server_is_removed() {
+    let mut setup = Setup::open();
+    setup.client.say(LIST);
+    setup.post.expect(LIST);
+    let (_env, daemon, client) = setup.cut();
     let (mut peer, _) = daemon.hello();
     peer.say(r#"{"error":{"kind":"no-such-server","message":"there is no server `time`"}}"#);
     let answer: Value = serde_json::from_str(&client.line()).unwrap();
@@ -187,33 +187,33 @@ fn a_server_that_was_removed_meanwhile_ends_it() {
 }
 
 #[test]
-fn a_message_that_is_too_long_costs_itself_only() {
-    let mut scene = Scene::open();
-    scene.client.say(&"x".repeat((16 << 20) + 1));
-    let refused: Value = serde_json::from_str(&scene.client.line()).unwrap();
+fn only_the_message_that_is_too_long_fails() {
+    let mut setup = Setup::open();
+    setup.client.say(&"x".repeat((16 << 20) + 1));
+    let refused: Value = serde_json::from_str(&setup.client.line()).unwrap();
     assert_eq!(refused["error"]["message"], "the message is longer than 16 MiB");
-    scene.client.say(LIST);
-    scene.post.expect(LIST);
+    setup.client.say(LIST);
+    setup.post.expect(LIST);
 }
 
 #[test]
 fn a_request_that_is_cancelled_before_it_was_sent_is_not_sent() {
-    let mut scene = Scene::open();
-    scene.client.say(LIST);
-    scene.post.expect(LIST);
-    scene.client.say(CALL);
+    let mut setup = Setup::open();
+    setup.client.say(LIST);
+    setup.post.expect(LIST);
+    setup.client.say(CALL);
     let cancelled = |id: u32| {
         let params = json!({"requestId": id});
         json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}).to_string()
     };
-    scene.client.say(&cancelled(2));
+    setup.client.say(&cancelled(2));
     let ping = r#"{"jsonrpc":"2.0","id":3,"method":"ping"}"#;
-    scene.client.say(ping);
+    setup.client.say(ping);
     // What is in its input by now is read before the response comes.
     std::thread::sleep(std::time::Duration::from_millis(300));
-    scene.post.answer(LISTED);
-    assert_eq!(scene.client.line(), LISTED);
-    scene.post.expect(ping);
+    setup.post.answer(LISTED);
+    assert_eq!(setup.client.line(), LISTED);
+    setup.post.expect(ping);
 }
 
 const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}"#;
@@ -225,7 +225,7 @@ fn env() -> TestEnv {
 }
 
 #[test]
-fn a_client_that_passes_on_no_variables_names_the_home() {
+fn the_home_option_replaces_the_variable() {
     for home in ["absolute", "relative"] {
         let env = env();
         let daemon = Daemon::new(&env);
@@ -233,14 +233,14 @@ fn a_client_that_passes_on_no_variables_names_the_home() {
         let home = if home == "absolute" { absolute.to_str().unwrap() } else { "../mainstay" };
         let mut command = env.command(["connect", "time", "--home", home]);
         command.env_remove("MAINSTAY_HOME");
-        let scene = Scene::opened(env, daemon, Client::spawn(command));
-        let ended = scene.client.end();
+        let setup = Setup::opened(env, daemon, Client::spawn(command));
+        let ended = setup.client.end();
         assert_eq!(ended, (Some(0), Vec::new(), String::new()));
     }
 }
 
 /// A client whose session is open.
-struct Scene {
+struct Setup {
     daemon: Daemon,
     client: Client,
     /// The connection for the next message.
@@ -250,7 +250,7 @@ struct Scene {
     env: TestEnv,
 }
 
-impl Scene {
+impl Setup {
     fn open() -> Self {
         let env = env();
         let daemon = Daemon::new(&env);

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::env::{TestEnv, fixture, kill, until, until_dead};
-use crate::stand_in::Client;
+use crate::fake_daemon::Client;
 
 /// How long slow calls take: longer than a daemon is away.
 const SLOW: u64 = 3_000;
@@ -19,7 +19,7 @@ const SLOW: u64 = 3_000;
 const UNDER_WAY: Duration = Duration::from_secs(1);
 
 #[test]
-fn a_daemon_that_is_stopped_stays_so_and_the_session_goes_on_with_the_next_one() {
+fn a_stopped_daemon_stays_stopped_and_sessions_continue_with_the_next() {
     let env = TestEnv::new();
     env.run_server("time", &[], &[&fixture()]);
     let mut client = open(&env);
@@ -40,7 +40,7 @@ fn a_daemon_that_is_stopped_stays_so_and_the_session_goes_on_with_the_next_one()
 }
 
 #[test]
-fn a_daemon_that_is_stopped_lets_its_servers_answer_first() {
+fn a_stopping_daemon_delivers_answers_first() {
     let env = TestEnv::new();
     let counted = env.work().join("count");
     env.run_server("time", &[], &[&fixture(), "--count-file", counted.to_str().unwrap()]);
@@ -57,7 +57,7 @@ fn a_daemon_that_is_stopped_lets_its_servers_answer_first() {
 }
 
 #[test]
-fn a_daemon_that_died_with_its_holder_is_started_again() {
+fn connect_restarts_a_daemon_that_died_with_its_holder() {
     let env = TestEnv::new();
     let server = env.run_server("time", &[], &[&fixture()]);
     let mut client = open(&env);
@@ -73,7 +73,7 @@ fn a_daemon_that_died_with_its_holder_is_started_again() {
 }
 
 #[test]
-fn slow_calls_outlive_a_daemon_that_is_killed() {
+fn slow_calls_survive_a_killed_daemon() {
     let env = TestEnv::new();
     let (counted, effects) = (env.work().join("count"), env.work().join("effects"));
     let flags = [&fixture(), "--count-file", counted.to_str().unwrap()];

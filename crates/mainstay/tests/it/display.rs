@@ -3,7 +3,7 @@
 use crate::env::{TestEnv, fixture, shell_server, until};
 
 #[test]
-fn a_table_fits_the_terminal_and_a_pipe_gets_all_of_it() {
+fn a_table_fits_the_terminal_and_is_complete_in_a_pipe() {
     let env = TestEnv::new();
     let name = "a-server-with-quite-a-long-name";
     env.run_server(name, &[], &[&fixture()]);

@@ -390,7 +390,7 @@ fn run_args<'a>(name: &'a str, options: &[&'a str], command: &[&'a str]) -> Vec<
     [&["run", name], options, &["--wait", "--json", "--"], command].concat()
 }
 
-/// A server in shell script that answers `initialize` and then does what it is told.
+/// A server in shell script that answers `initialize` and then does what it is reported.
 pub(crate) fn shell_server(then: &str) -> String {
     let handshake = r#"
         read -r line

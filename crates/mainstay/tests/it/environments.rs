@@ -119,7 +119,7 @@ impl Drop for Home {
 }
 
 #[test]
-fn every_environment_leads_to_the_same_daemon() {
+fn every_environment_finds_the_same_daemon() {
     let home = Home::new();
     let server = fixture();
     for (starter, variables) in home.environments() {
@@ -160,7 +160,7 @@ fn a_daemon_in_the_runtime_directory_is_found_without_the_variable() {
 }
 
 #[test]
-fn a_stop_by_the_user_is_respected_until_servers_are_asked_for() {
+fn a_stop_by_the_user_is_respected_until_servers_are_started() {
     let home = Home::new();
     let server = fixture();
     home.json(&home.shell(), &["run", "e", "--wait", "--json", "--", &server]);

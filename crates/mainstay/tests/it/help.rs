@@ -125,7 +125,7 @@ fn the_help_of_run() {
 }
 
 #[test]
-fn the_help_of_daemon_stop_tells_what_becomes_of_the_servers() {
+fn the_help_of_daemon_stop() {
     assert_snapshot!(TestEnv::new().run(["daemon", "stop", "--help"]), @"
     exit: 0
     --- stdout

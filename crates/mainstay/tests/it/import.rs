@@ -22,7 +22,7 @@ fn a_file_that_is_missing() {
 }
 
 #[test]
-fn a_file_that_is_no_toml() {
+fn a_file_that_is_not_toml() {
     assert_snapshot!(import("version = 1\n[servers.time\n"), @"
     exit: 1
     --- stderr
@@ -35,7 +35,7 @@ fn a_file_that_is_no_toml() {
 }
 
 #[test]
-fn a_field_that_is_unknown() {
+fn an_unknown_field() {
     assert_snapshot!(import("version = 1\n[servers.time]\ncommand = ['x']\nenvs.A = 'x'\n"), @"
     exit: 1
     --- stderr
@@ -48,7 +48,7 @@ fn a_field_that_is_unknown() {
 }
 
 #[test]
-fn a_name_that_is_no_dns_label() {
+fn an_invalid_name() {
     assert_snapshot!(import("version = 1\n[servers.'My Server']\ncommand = ['x']\n"), @"
     exit: 1
     --- stderr
@@ -71,7 +71,7 @@ fn a_version_that_is_newer() {
 }
 
 #[test]
-fn a_url_that_leads_nowhere() {
+fn an_invalid_url() {
     assert_snapshot!(import("version = 1\n[servers.docs]\nurl = 'example.com'\n"), @"
     exit: 1
     --- stderr
@@ -98,7 +98,7 @@ fn a_header_that_mainstay_sets_itself() {
 }
 
 #[test]
-fn settings_that_make_no_sense() {
+fn invalid_settings() {
     let file = "version = 1\n[servers.a]\ncommand = ['x']\nproxy.hold = '1h'\n";
     assert_snapshot!(import(file), @"
     exit: 1

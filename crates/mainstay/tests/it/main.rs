@@ -1,32 +1,32 @@
 //! Drives the built program as a user would.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot set its scene has failed")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot set its setup has failed")]
 
 mod attacks;
 mod bad_input;
 mod client_commands;
 mod clients;
+mod commands;
 mod config_file;
 mod connect;
 mod connect_outage;
-mod daemon_life;
+mod daemon_lifecycle;
 mod display;
 mod docker;
 mod env;
 mod environments;
-mod everyday;
-mod grace;
+mod failures;
+mod fake_daemon;
 mod help;
 mod import;
 mod leaks;
 mod no_daemon;
 mod proxy;
 mod real_servers;
+mod restart_grace;
 mod restarts;
 mod service;
-mod stand_in;
 mod supervise;
 mod target_port;
-mod telling;
 mod update;
 mod usage;

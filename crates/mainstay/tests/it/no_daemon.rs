@@ -24,7 +24,7 @@ fn the_status_of_no_daemon() {
 }
 
 #[test]
-fn stopping_no_daemon_is_fine() {
+fn stopping_without_a_daemon_succeeds() {
     assert_snapshot!(TestEnv::new().run(["daemon", "stop"]), @"
     exit: 0
     --- stderr
@@ -33,7 +33,7 @@ fn stopping_no_daemon_is_fine() {
 }
 
 #[test]
-fn a_daemon_that_must_not_be_started_is_waited_for_and_then_missed() {
+fn without_a_start_the_daemon_is_unreachable_after_the_grace_period() {
     let env = TestEnv::new().with_var("MAINSTAY_NO_START", "1");
     assert_snapshot!(env.run(["ls"]), @"
     exit: 4
@@ -45,7 +45,7 @@ fn a_daemon_that_must_not_be_started_is_waited_for_and_then_missed() {
 }
 
 #[test]
-fn a_daemon_that_hangs_up_before_its_hello_is_told_apart() {
+fn a_connection_closed_before_the_hello_is_reported() {
     let env = TestEnv::new().with_var("MAINSTAY_NO_START", "1");
     let run_dir = env.mainstay_home().join("run");
     std::fs::create_dir_all(&run_dir).unwrap();
@@ -60,7 +60,7 @@ fn a_daemon_that_hangs_up_before_its_hello_is_told_apart() {
 }
 
 #[test]
-fn a_daemon_that_refuses_to_serve_is_heard_at_once() {
+fn an_error_instead_of_the_hello_is_reported_at_once() {
     let env = TestEnv::new();
     let run_dir = env.mainstay_home().join("run");
     std::fs::create_dir_all(&run_dir).unwrap();
@@ -90,7 +90,7 @@ fn the_doctor_starts_no_daemon() {
 }
 
 #[test]
-fn the_doctor_finds_a_state_directory_that_is_none() {
+fn the_doctor_reports_a_state_directory_that_is_a_file() {
     let env = TestEnv::new();
     std::fs::write(env.mainstay_home(), "a file").unwrap();
     let output = env.run(["doctor", "--json"]);
@@ -107,7 +107,7 @@ fn the_doctor_finds_a_state_directory_that_is_none() {
 }
 
 #[test]
-fn a_reader_that_leaves_early_is_no_error() {
+fn closed_output_is_not_an_error() {
     let env = TestEnv::new();
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);

@@ -1,4 +1,4 @@
-//! The service as its user sees it, with a systemd that remembers what it was told. A real one is in
+//! The service as its user sees it, with a systemd that remembers what it was reported. A real one is in
 //! `docker::service`.
 
 use std::fs;
@@ -59,12 +59,12 @@ impl Stage {
         self.env.root().join("home/.config/systemd/user/mainstay.service")
     }
 
-    /// What systemd was told since the last time.
-    fn told(&self) -> String {
+    /// What systemd was reported since the last time.
+    fn reported(&self) -> String {
         let log = self.dir.join("log");
-        let told = fs::read_to_string(&log).unwrap_or_default();
+        let reported = fs::read_to_string(&log).unwrap_or_default();
         let _none = fs::remove_file(log);
-        told
+        reported
     }
 }
 
@@ -78,7 +78,7 @@ fn an_install_writes_the_unit_and_starts_it() {
     the service is running, and starts when you log in
     to start it at boot, without a login: `loginctl enable-linger`
     ");
-    assert_snapshot!(stage.told(), @"
+    assert_snapshot!(stage.reported(), @"
     --user daemon-reload
     --user enable --quiet mainstay.service
     --user start mainstay.service
@@ -96,7 +96,7 @@ fn an_install_writes_the_unit_and_starts_it() {
 }
 
 #[test]
-fn a_daemon_on_demand_makes_way_without_its_servers() {
+fn a_daemon_on_demand_is_replaced_and_its_servers_keep_running() {
     let stage = Stage::new();
     let server = stage.env.run_server("time", &[], &[&fixture()]);
     let daemon = stage.env.daemon();
@@ -118,13 +118,13 @@ fn a_daemon_on_demand_makes_way_without_its_servers() {
 }
 
 #[test]
-fn the_state_its_user_left_it_in_is_kept() {
+fn an_installed_service_keeps_its_state() {
     let stage = Stage::new();
     stage.service(&["install"]);
     let mut outdated = stage.env.command(["service", "install", "--print"]);
     outdated.env("MAINSTAY_LISTEN", "127.0.0.1:7000");
     fs::write(stage.unit(), outdated.output().unwrap().stdout).unwrap();
-    stage.told();
+    stage.reported();
     stage.facts("LoadState=loaded\nActiveState=inactive\nUnitFileState=disabled\n");
     assert_snapshot!(stage.service(&["install"]), @"
     exit: 0
@@ -133,14 +133,14 @@ fn the_state_its_user_left_it_in_is_kept() {
     the service is up to date
     it is still stopped; `systemctl --user enable --now mainstay` starts it
     ");
-    assert_snapshot!(stage.told(), @"--user daemon-reload");
+    assert_snapshot!(stage.reported(), @"--user daemon-reload");
     assert_snapshot!(stage.service(&["install"]), @"
     exit: 0
     --- stderr
     the service is already installed
     it is still stopped; `systemctl --user enable --now mainstay` starts it
     ");
-    assert_eq!(stage.told(), "");
+    assert_eq!(stage.reported(), "");
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn a_masked_service_stays_masked() {
     no service is installed; it stays masked
     ");
     assert_eq!(fs::read_link(stage.unit()).unwrap().to_str(), Some("/dev/null"));
-    assert_eq!(stage.told(), "");
+    assert_eq!(stage.reported(), "");
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn one_service_serves_one_instance() {
 }
 
 #[test]
-fn an_install_that_fails_leaves_nothing_behind() {
+fn a_failed_install_is_rolled_back() {
     let stage = Stage::new();
     fs::write(stage.dir.join("refuse"), "enable\n").unwrap();
     assert_snapshot!(stage.service(&["install"]), @"
@@ -240,7 +240,7 @@ fn without_systemd_nothing_is_written() {
 }
 
 #[test]
-fn the_status_tells_it_all() {
+fn the_status_is_complete() {
     let stage = Stage::new();
     assert_snapshot!(stage.service(&["status"]), @"
     exit: 4

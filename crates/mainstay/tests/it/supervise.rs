@@ -19,7 +19,7 @@ const QUICK: [&str; 4] = ["--restart-initial", "100ms", "--restart-cap", "100ms"
 const SLOW: [&str; 4] = ["--restart-initial", "1h", "--restart-cap", "1h"];
 
 #[test]
-fn a_killed_server_is_back_and_why_tells() {
+fn a_killed_server_is_restarted_and_why_explains_it() {
     let env = TestEnv::new();
     let first = env.run_server("time", &[], &[&fixture()]);
     assert_eq!((&first["generation"], &first["last_exit"]), (&json!(1), &Value::Null));
@@ -45,7 +45,7 @@ fn a_killed_server_is_back_and_why_tells() {
 }
 
 #[test]
-fn an_exit_code_and_the_last_words_are_told() {
+fn exit_code_and_last_lines_are_reported() {
     let env = TestEnv::new();
     let script = "echo first words >&2; echo no config file >&2; exit 3";
     let output = env.run_failing("time", &["--no-restart"], &["sh", "-c", script]);
@@ -61,7 +61,7 @@ fn an_exit_code_and_the_last_words_are_told() {
 }
 
 #[test]
-fn a_server_that_is_not_to_be_restarted_is_not() {
+fn a_server_with_no_restart_stays_down() {
     let env = TestEnv::new();
     let first = env.run_server("time", &["--no-restart"], &[&fixture()]);
     kill(pid_of(&first), Signal::KILL);
@@ -113,7 +113,7 @@ fn stable_runs_never_use_up_the_budget() {
 }
 
 #[test]
-fn unstable_runs_do() {
+fn unstable_runs_use_up_the_budget() {
     let env = TestEnv::new();
     let options = ["--stable-after", "1h", "--restart-max", "1"];
     let first = env.run_server("time", &options, &[&fixture()]);
@@ -150,7 +150,7 @@ fn a_long_delay_is_cut_short_by_restart_stop_start_and_rm() {
 }
 
 #[test]
-fn a_server_that_never_answers_is_ended_and_charged() {
+fn a_server_that_never_answers_is_killed_and_counted() {
     let env = TestEnv::new();
     let options = [&["--start-timeout", "200ms", "--restart-max", "1"], &QUICK[..]].concat();
     let output = env.run_failing("time", &options, &[&fixture(), "--never-answer"]);
@@ -172,7 +172,7 @@ fn a_slow_start_is_waited_for() {
 }
 
 #[test]
-fn an_endless_start_holds_up_neither_the_prompt_nor_a_stop() {
+fn an_endless_start_blocks_neither_the_prompt_nor_a_stop() {
     let env = TestEnv::new();
     let words = env.ok(["run", "time", "--", &fixture(), "--ready-after", "600000"]);
     assert!(words.contains("time is starting"), "{words}");
@@ -193,11 +193,15 @@ fn a_server_that_ignores_term_is_killed() {
 }
 
 #[test]
-fn a_server_that_closes_its_output_but_lives_is_hung() {
+fn a_server_that_closes_its_output_but_keeps_running_is_hung() {
     let env = TestEnv::new();
     let script = shell_server("read -r request; exec sleep 600 >&-");
     let first = env.run_server("time", &["--no-restart"], &["sh", "-c", &script]);
-    assert_eq!(env.run(["tools", "time"]).code, 1, "whoever waits for an answer is told at once");
+    assert_eq!(
+        env.run(["tools", "time"]).code,
+        1,
+        "whoever waits for an answer is reported at once"
+    );
     let down = env.once("time", "was called hung", |server| server["status"] == "error");
     assert_eq!(down["last_exit"]["cause"], "hung", "{down}");
     assert!(down["reason"].as_str().unwrap().contains("closed its output"), "{down}");
@@ -205,7 +209,7 @@ fn a_server_that_closes_its_output_but_lives_is_hung() {
 }
 
 #[test]
-fn a_flood_on_both_streams_drowns_nobody() {
+fn a_flood_on_both_streams_blocks_no_other_server() {
     let env = TestEnv::new();
     let flags = ["--flood-stdout", "4000000", "--flood-stderr", "8000000"];
     env.run_server("time", &[], &[&[&*fixture()], &flags[..]].concat());
@@ -228,7 +232,7 @@ fn junk_on_standard_output_goes_to_the_log() {
 }
 
 #[test]
-fn what_a_server_daemonized_ends_with_its_run() {
+fn daemonized_children_end_with_their_run() {
     let env = TestEnv::new();
     let pid_file = env.work().join("orphan");
     let file = pid_file.to_str().unwrap();
@@ -250,7 +254,7 @@ fn what_a_server_daemonized_ends_with_its_run() {
 }
 
 #[test]
-fn a_server_that_speaks_http_is_supervised_too() {
+fn an_http_server_is_supervised_too() {
     let env = TestEnv::new();
     let port = free_port().to_string();
     let address = format!("127.0.0.1:{port}");
@@ -267,7 +271,7 @@ fn a_server_that_speaks_http_is_supervised_too() {
 }
 
 #[test]
-fn an_http_server_that_forgets_its_sessions_costs_nobody_anything() {
+fn an_http_server_that_loses_its_sessions_is_recovered() {
     let env = TestEnv::new();
     let port = free_port().to_string();
     let address = format!("127.0.0.1:{port}");
@@ -286,7 +290,7 @@ fn an_http_server_that_forgets_its_sessions_costs_nobody_anything() {
 }
 
 #[test]
-fn a_replacement_keeps_what_is_not_named_and_says_what_it_changed() {
+fn a_replacement_keeps_other_settings_and_lists_changes() {
     let env = TestEnv::new();
     let first = env.run_server("time", &["-e", "A=old", "--hold", "9s"], &[&fixture()]);
     let same = env.run(["run", "time", "--replace", "--wait"]);
@@ -314,7 +318,7 @@ fn a_replacement_keeps_what_is_not_named_and_says_what_it_changed() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_an_error_at_once() {
+fn a_port_in_use_is_an_error_at_once() {
     let env = TestEnv::new();
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = taken.local_addr().unwrap().to_string();

@@ -1,4 +1,4 @@
-//! Two servers, or a server and a stranger, at one port: no call reaches a process of another server.
+//! Two servers, or a server and a other_program, at one port: no call reaches a process of another server.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -33,9 +33,9 @@ impl Stranger {
     fn listen(address: &str) -> Self {
         let mut command = Command::new(fixture());
         command.args(["--http", address]).env_clear().stdin(Stdio::null());
-        let stranger = Self(command.stdout(Stdio::null()).spawn().unwrap());
-        until("the stranger listens", || TcpStream::connect(address).ok());
-        stranger
+        let other_program = Self(command.stdout(Stdio::null()).spawn().unwrap());
+        until("the other_program listens", || TcpStream::connect(address).ok());
+        other_program
     }
 }
 
@@ -47,7 +47,7 @@ impl Drop for Stranger {
 }
 
 #[test]
-fn of_two_servers_that_start_at_one_port_the_second_says_what_to_do() {
+fn the_second_server_at_a_port_gets_a_help() {
     let env = TestEnv::new();
     let port = free_port();
     let go = env.work().join("go");
@@ -65,10 +65,10 @@ fn of_two_servers_that_start_at_one_port_the_second_says_what_to_do() {
     assert!(env.run(["call", "staging", "pid", "{}"]).code != 0);
     assert_eq!(env.call("prod", "pid", "{}"), prod["pid"].to_string());
     let (why, status) = (env.ok(["why", "staging"]), env.ok(["status", "staging"]));
-    for (told, part) in
+    for (reported, part) in
         [(&why, "the server `prod`"), (&status, "the server `prod`"), (&why, "--target-port")]
     {
-        assert!(told.contains(part), "{part} is missing in:\n{told}");
+        assert!(reported.contains(part), "{part} is missing in:\n{reported}");
     }
 
     env.ok(["rm", "prod"]);
@@ -78,7 +78,7 @@ fn of_two_servers_that_start_at_one_port_the_second_says_what_to_do() {
 }
 
 #[test]
-fn a_server_of_another_instance_at_the_port_is_never_ours() {
+fn a_server_of_another_instance_is_not_used() {
     let (theirs, ours) = (TestEnv::new(), TestEnv::new());
     let port = free_port();
     let go = theirs.work().join("go");
@@ -94,24 +94,24 @@ fn a_server_of_another_instance_at_the_port_is_never_ours() {
 }
 
 #[test]
-fn a_listener_that_belongs_to_no_server_counts_and_is_named() {
+fn another_listener_at_the_port_is_named() {
     let env = TestEnv::new();
     let port = free_port();
     begin(&env, "forwarded", port, &["sleep", "600"]);
     env.once("forwarded", "up", |server| server["pid"].is_u64());
-    let stranger = Stranger::listen(&at(port));
+    let other_program = Stranger::listen(&at(port));
     env.once_running("forwarded", 1);
-    assert_eq!(env.call("forwarded", "pid", "{}"), stranger.0.id().to_string());
+    assert_eq!(env.call("forwarded", "pid", "{}"), other_program.0.id().to_string());
     let status = env.json(["status", "forwarded", "--json"]);
-    assert_eq!(status["target_owner"]["pid"], json!(stranger.0.id()), "{status}");
+    assert_eq!(status["target_owner"]["pid"], json!(other_program.0.id()), "{status}");
     let text = env.ok(["status", "forwarded"]);
-    assert!(text.contains(&format!("(pid {})", stranger.0.id())), "{text}");
+    assert!(text.contains(&format!("(pid {})", other_program.0.id())), "{text}");
     env.ok(["daemon", "reload"]);
-    assert_eq!(env.call("forwarded", "pid", "{}"), stranger.0.id().to_string());
+    assert_eq!(env.call("forwarded", "pid", "{}"), other_program.0.id().to_string());
     assert_eq!(env.server("forwarded")["generation"], 1);
 }
 
-/// The stranger has the address that is tried first.
+/// The other_program has the address that is tried first.
 #[test]
 fn calls_go_to_the_address_at_which_the_server_itself_listens() {
     let env = TestEnv::new();
@@ -134,7 +134,7 @@ fn calls_go_to_the_address_at_which_the_server_itself_listens() {
 
 /// A restart waits until the port is free for a moment, and is not refused for a connection that lingers.
 #[test]
-fn a_port_that_is_free_in_a_moment_is_no_reason_not_to_start() {
+fn a_port_that_becomes_free_soon_does_not_prevent_a_start() {
     let env = TestEnv::new();
     let port = free_port();
     begin(&env, "web", port, &[&fixture(), "--http", &at(port)]);

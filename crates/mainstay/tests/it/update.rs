@@ -1,7 +1,7 @@
 //! `mainstay update`: another version takes over, or nothing has happened.
 
 mod from_0_1_0;
-pub(crate) mod scene;
+pub(crate) mod setup;
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, symlink};
@@ -11,19 +11,19 @@ use insta::assert_snapshot;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use self::scene::{Flaw, NEW, OLD, Scene, built};
+use self::setup::{Flaw, NEW, OLD, Setup, built};
 use crate::env::{fixture, kill, pid_of, until};
 use crate::proxy::raw::Raw;
 
 #[test]
-fn another_version_takes_over_and_nobody_notices() {
-    let scene = Scene::running();
-    let (server, daemon) = (scene.env.server("fx"), scene.daemon());
+fn another_version_takes_over_without_interruption() {
+    let setup = Setup::running();
+    let (server, daemon) = (setup.env.server("fx"), setup.daemon());
     let session = Raw::open(server["url"].as_str().unwrap());
     assert_eq!(count(&session, 1), "1");
-    let old = fs::metadata(&scene.program).unwrap();
+    let old = fs::metadata(&setup.program).unwrap();
 
-    assert_snapshot!(scene.update(&scene.newer()), @"
+    assert_snapshot!(setup.update(&setup.newer()), @"
     exit: 0
     --- stderr
     version 9.9.9 can read the state of this instance
@@ -33,60 +33,60 @@ fn another_version_takes_over_and_nobody_notices() {
     ");
 
     assert_eq!(count(&session, 2), "2", "the session and the server's memory are kept");
-    assert_eq!(scene.env.server("fx")["pid"], server["pid"]);
-    let now = scene.daemon();
+    assert_eq!(setup.env.server("fx")["pid"], server["pid"]);
+    let now = setup.daemon();
     assert_eq!((&now["version"], &now["holder"]), (&json!(NEW), &daemon["holder"]));
     assert_eq!(now["listen"], daemon["listen"]);
-    assert_eq!(scene.ok(&["--version"]), format!("mainstay {NEW}\n"));
-    let new = fs::metadata(&scene.program).unwrap();
+    assert_eq!(setup.ok(&["--version"]), format!("mainstay {NEW}\n"));
+    let new = fs::metadata(&setup.program).unwrap();
     assert_eq!((new.mode(), new.uid()), (old.mode(), old.uid()));
-    assert_eq!(fs::metadata(scene.previous()).unwrap().ino(), old.ino());
-    assert_eq!(scene.files().len(), 2, "{:?}", scene.files());
-    assert!(!scene.has_rehearsal());
+    assert_eq!(fs::metadata(setup.previous()).unwrap().ino(), old.ino());
+    assert_eq!(setup.files().len(), 2, "{:?}", setup.files());
+    assert!(!setup.has_rehearsal());
 
-    assert_eq!(scene.update(&scene.previous()).code, 0, "and back again");
-    scene.until_holder_runs(&scene.program);
-    assert_eq!(scene.daemon()["holder"], daemon["holder"]);
-    assert_eq!(scene.daemon()["version"], OLD);
+    assert_eq!(setup.update(&setup.previous()).code, 0, "and back again");
+    setup.until_holder_runs(&setup.program);
+    assert_eq!(setup.daemon()["holder"], daemon["holder"]);
+    assert_eq!(setup.daemon()["version"], OLD);
     assert_eq!(count(&session, 3), "3");
-    assert_eq!(scene.env.server("fx")["pid"], server["pid"]);
+    assert_eq!(setup.env.server("fx")["pid"], server["pid"]);
 }
 
 #[test]
-fn a_version_whose_daemon_dies_soon_is_undone_and_keeps_what_was_changed() {
-    let scene = Scene::running();
-    let (server, daemon) = (scene.env.server("fx"), scene.daemon());
+fn a_version_whose_daemon_dies_soon_is_rolled_back_without_losing_changes() {
+    let setup = Setup::running();
+    let (server, daemon) = (setup.env.server("fx"), setup.daemon());
     let session = Raw::open(server["url"].as_str().unwrap());
-    let old = fs::metadata(&scene.program).unwrap();
-    assert_eq!(scene.update(&scene.newer()).code, 0);
-    let new = scene.daemon();
+    let old = fs::metadata(&setup.program).unwrap();
+    assert_eq!(setup.update(&setup.newer()).code, 0);
+    let new = setup.daemon();
     assert_eq!(new["version"], NEW);
-    scene.ok(&["run", "more", "--wait", "--json", "--", &fixture()]);
-    scene.ok(&["stop", "more"]);
+    setup.ok(&["run", "more", "--wait", "--json", "--", &fixture()]);
+    setup.ok(&["stop", "more"]);
 
     kill(pid_of(&new), Signal::KILL);
     let back = until("the old version is back", || {
-        Some(scene.daemon()).filter(|daemon| daemon["version"] == OLD)
+        Some(setup.daemon()).filter(|daemon| daemon["version"] == OLD)
     });
     assert_eq!(back["holder"], daemon["holder"]);
-    assert_eq!(fs::metadata(&scene.program).unwrap().ino(), old.ino(), "the very file");
-    assert_eq!(scene.files().len(), 1, "{:?}", scene.files());
-    assert_eq!(scene.env.server("more")["status"], "stopped");
+    assert_eq!(fs::metadata(&setup.program).unwrap().ino(), old.ino(), "the very file");
+    assert_eq!(setup.files().len(), 1, "{:?}", setup.files());
+    assert_eq!(setup.env.server("more")["status"], "stopped");
     assert_eq!(count(&session, 1), "1");
-    assert_eq!(scene.env.server("fx")["pid"], server["pid"]);
-    scene.env.once_logged("the last reload or update was rolled back", 1);
-    let status = scene.ok(&["daemon", "status"]);
+    assert_eq!(setup.env.server("fx")["pid"], server["pid"]);
+    setup.env.once_logged("the last reload or update was rolled back", 1);
+    let status = setup.ok(&["daemon", "status"]);
     assert!(status.contains("last update:  undone: it was killed by signal 9"), "{status}");
 }
 
 #[test]
 fn without_a_daemon_only_the_program_is_replaced() {
-    let scene = Scene::new();
-    let link = scene.env.root().join("link");
-    symlink(&scene.program, &link).unwrap();
-    let from = scene.newer();
-    let update = scene.command(&link, &["update", "--from", from.to_str().unwrap()]);
-    assert_snapshot!(scene.env.run_prepared(update), @"
+    let setup = Setup::new();
+    let link = setup.env.root().join("link");
+    symlink(&setup.program, &link).unwrap();
+    let from = setup.newer();
+    let update = setup.command(&link, &["update", "--from", from.to_str().unwrap()]);
+    assert_snapshot!(setup.env.run_prepared(update), @"
     exit: 0
     --- stderr
     version 9.9.9 can read the state of this instance
@@ -94,30 +94,30 @@ fn without_a_daemon_only_the_program_is_replaced() {
     no daemon is running; the next command starts the new version
     ");
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
-    scene.ok(&["ls"]);
-    assert_eq!(scene.daemon()["version"], NEW);
+    setup.ok(&["ls"]);
+    assert_eq!(setup.daemon()["version"], NEW);
 }
 
 #[test]
 fn the_same_file_is_installed_already() {
-    let scene = Scene::running();
-    let daemon = scene.daemon();
-    assert_snapshot!(scene.update(Path::new(built())), @"
+    let setup = Setup::running();
+    let daemon = setup.daemon();
+    assert_snapshot!(setup.update(Path::new(built())), @"
     exit: 0
     --- stderr
     version 0.1.0 is already installed (the same file)
     ");
-    assert_eq!(scene.daemon(), daemon);
-    assert_eq!(scene.files().len(), 1);
+    assert_eq!(setup.daemon(), daemon);
+    assert_eq!(setup.files().len(), 1);
 }
 
 #[test]
-fn another_build_of_the_same_version_is_told_as_such() {
-    let scene = Scene::running();
-    let daemon = scene.daemon();
+fn another_build_of_the_same_version_is_reported_as_such() {
+    let setup = Setup::running();
+    let daemon = setup.daemon();
     let mut bytes = fs::read(built()).unwrap();
     bytes.push(0);
-    assert_snapshot!(scene.update(&scene.file("build", &bytes)), @"
+    assert_snapshot!(setup.update(&setup.file("build", &bytes)), @"
     exit: 0
     --- stderr
     version 0.1.0 can read the state of this instance
@@ -125,89 +125,98 @@ fn another_build_of_the_same_version_is_told_as_such() {
     if the new daemon dies within 30 s, the update is rolled back
     running `mainstay connect` processes stay at the old version until their clients restart them
     ");
-    assert_ne!(scene.daemon()["pid"], daemon["pid"]);
+    assert_ne!(setup.daemon()["pid"], daemon["pid"]);
 }
 
 #[test]
-fn what_cannot_be_updated_to_is_refused_without_a_trace() {
-    let scene = Scene::running();
-    let daemon = scene.daemon();
+fn unusable_files_are_refused_without_changes() {
+    let setup = Setup::running();
+    let daemon = setup.daemon();
     let whole = fs::read(built()).unwrap();
-    let cut = scene.file("cut", &whole[..whole.len() / 4]);
+    let cut = setup.file("cut", &whole[..whole.len() / 4]);
     let mut other = whole;
     // Where ELF says which processor a program is for: x86-64 or arm64.
     other[18] = if other[18] == 62 { 183 } else { 62 };
-    let other = scene.file("other", &other);
+    let other = setup.file("other", &other);
 
-    let told = scene.refused(&cut);
-    assert!(told.contains("/cut` is not Mainstay: its answer to `--version` is "), "{told}");
-    let told = scene.refused(&other);
-    assert!(told.contains("/other` is not a program for this system and processor"), "{told}");
-    let told = scene.refused(Path::new("/bin/true"));
-    assert!(told.contains("`/bin/true` is not Mainstay: its answer to `--version`"), "{told}");
-    let script = scene.file("script", b"#!/bin/sh\n");
-    assert!(scene.refused(&script).contains("/script` is not a program for this system"));
-    assert!(scene.refused(Path::new("none")).contains("project/none` cannot be read"));
-    assert!(scene.refused(Path::new(".")).contains("is not a regular file"));
-    assert!(!scene.has_rehearsal());
-    assert_eq!(scene.daemon(), daemon);
+    let reported = setup.refused(&cut);
+    assert!(
+        reported.contains("/cut` is not Mainstay: its answer to `--version` is "),
+        "{reported}"
+    );
+    let reported = setup.refused(&other);
+    assert!(
+        reported.contains("/other` is not a program for this system and processor"),
+        "{reported}"
+    );
+    let reported = setup.refused(Path::new("/bin/true"));
+    assert!(
+        reported.contains("`/bin/true` is not Mainstay: its answer to `--version`"),
+        "{reported}"
+    );
+    let script = setup.file("script", b"#!/bin/sh\n");
+    assert!(setup.refused(&script).contains("/script` is not a program for this system"));
+    assert!(setup.refused(Path::new("none")).contains("project/none` cannot be read"));
+    assert!(setup.refused(Path::new(".")).contains("is not a regular file"));
+    assert!(!setup.has_rehearsal());
+    assert_eq!(setup.daemon(), daemon);
 }
 
 #[test]
 fn a_version_that_is_too_old_for_the_state_is_refused() {
-    let scene = Scene::running();
-    scene.ok(&["daemon", "stop"]);
+    let setup = Setup::running();
+    setup.ok(&["daemon", "stop"]);
     // Where SQLite keeps the number that says which schema the file has.
-    let state = File::options().write(true).open(scene.env.mainstay_home().join("state/state.db"));
+    let state = File::options().write(true).open(setup.env.mainstay_home().join("state/state.db"));
     state.unwrap().write_all_at(&99u32.to_be_bytes(), 60).unwrap();
-    let told = scene.refused(&scene.newer());
+    let reported = setup.refused(&setup.newer());
     let expected = "error: version 9.9.9 cannot read the state of this instance: the database \
                     `[ROOT]/mainstay/state/state.db` has schema 99, this version of Mainstay knows";
-    assert!(told.contains(expected), "{told}");
+    assert!(reported.contains(expected), "{reported}");
 }
 
 #[test]
 fn there_is_one_update_at_a_time() {
-    let scene = Scene::running();
-    let newer = scene.newer();
-    let lock = File::create(scene.env.mainstay_home().join("state/update.lock")).unwrap();
+    let setup = Setup::running();
+    let newer = setup.newer();
+    let lock = File::create(setup.env.mainstay_home().join("state/update.lock")).unwrap();
     lock.lock().unwrap();
-    assert!(scene.refused(&newer).starts_with("error: another update is running\n"));
+    assert!(setup.refused(&newer).starts_with("error: another update is running\n"));
     drop(lock);
-    assert_eq!(scene.update(&newer).code, 0);
+    assert_eq!(setup.update(&newer).code, 0);
 }
 
 #[test]
 fn the_program_of_another_daemon_is_left_alone() {
-    let scene = Scene::new();
-    scene.env.ok(["ls"]);
+    let setup = Setup::new();
+    setup.env.ok(["ls"]);
     let expected =
         format!("error: the daemon runs `{}`, but this program is `[ROOT]/some where/", built());
-    for from in [&scene.newer(), Path::new(built())] {
-        let told = scene.refused(from);
-        assert!(told.starts_with(&expected), "{told}");
+    for from in [&setup.newer(), Path::new(built())] {
+        let reported = setup.refused(from);
+        assert!(reported.starts_with(&expected), "{reported}");
     }
 }
 
 #[test]
-fn a_place_that_cannot_be_written_is_named() {
-    let scene = Scene::running();
-    fs::create_dir(scene.program.with_file_name("mainstay.new")).unwrap();
-    let told = scene.refused(&scene.newer());
-    assert!(told.contains("mainstay.new` cannot be written"), "{told}");
-    assert!(told.contains("then run `mainstay daemon reload`"), "{told}");
+fn a_directory_that_cannot_be_written_is_named() {
+    let setup = Setup::running();
+    fs::create_dir(setup.program.with_file_name("mainstay.new")).unwrap();
+    let reported = setup.refused(&setup.newer());
+    assert!(reported.contains("mainstay.new` cannot be written"), "{reported}");
+    assert!(reported.contains("then run `mainstay daemon reload`"), "{reported}");
 }
 
 #[test]
-fn a_version_that_does_not_come_up_is_undone_every_time() {
-    let scene = Scene::running();
-    let server = scene.env.server("fx");
+fn a_version_that_does_not_start_is_rolled_back_every_time() {
+    let setup = Setup::running();
+    let server = setup.env.server("fx");
     let session = Raw::open(server["url"].as_str().unwrap());
-    let flawed = Flaw::ALL.map(|flaw| (flaw, scene.flawed(flaw)));
-    let old = fs::metadata(&scene.program).unwrap();
-    let holder = scene.daemon()["holder"].clone();
+    let flawed = Flaw::ALL.map(|flaw| (flaw, setup.flawed(flaw)));
+    let old = fs::metadata(&setup.program).unwrap();
+    let holder = setup.daemon()["holder"].clone();
     for (n, (flaw, program)) in (1..=rounds()).zip(flawed.iter().cycle()) {
-        let output = scene.update(program);
+        let output = setup.update(program);
         assert_eq!(output.code, 1, "{output}");
         let why = match flaw {
             Flaw::NeverPrepared => "unexpected argument '--held' found",
@@ -217,15 +226,15 @@ fn a_version_that_does_not_come_up_is_undone_every_time() {
         assert!(output.stderr.contains("help: version 0.1.0 is restored and running"), "{output}");
         assert!(!output.stderr.contains("{\"kind\""), "{output}");
 
-        let daemon = scene.daemon();
+        let daemon = setup.daemon();
         assert_eq!((&daemon["version"], &daemon["holder"]), (&json!(OLD), &holder));
         assert!(output.stderr.contains(&format!("(pid {})", pid_of(&daemon))), "{output}");
-        assert_eq!(fs::metadata(&scene.program).unwrap().ino(), old.ino(), "the very file");
-        assert_eq!(scene.files().len(), 1, "{:?}", scene.files());
+        assert_eq!(fs::metadata(&setup.program).unwrap().ino(), old.ino(), "the very file");
+        assert_eq!(setup.files().len(), 1, "{:?}", setup.files());
         assert_eq!(count(&session, n), n.to_string());
-        assert_eq!(scene.env.server("fx")["pid"], server["pid"]);
+        assert_eq!(setup.env.server("fx")["pid"], server["pid"]);
     }
-    assert_eq!(scene.update(&scene.newer()).code, 0, "a good one still can");
+    assert_eq!(setup.update(&setup.newer()).code, 0, "a good one still can");
     assert_eq!(count(&session, rounds() + 1), (rounds() + 1).to_string());
 }
 

@@ -27,7 +27,7 @@ fn an_unknown_command() {
 }
 
 #[test]
-fn a_name_that_is_no_dns_label() {
+fn an_invalid_name() {
     assert_snapshot!(run("status My_Server"), @"
     exit: 2
     --- stderr
@@ -77,7 +77,7 @@ fn http_options_for_a_stdio_server() {
 }
 
 #[test]
-fn a_server_that_runs_here_and_elsewhere() {
+fn a_command_and_a_url() {
     assert_snapshot!(run("run docs --url https://example.com/mcp -- serve"), @"
     exit: 2
     --- stderr
@@ -87,7 +87,7 @@ fn a_server_that_runs_here_and_elsewhere() {
 }
 
 #[test]
-fn local_options_for_a_server_that_runs_elsewhere() {
+fn local_options_for_a_remote_server() {
     assert_snapshot!(run("run docs --url https://example.com/mcp -e TOKEN=x"), @"
     exit: 2
     --- stderr
@@ -107,7 +107,7 @@ fn headers_for_a_local_server() {
 }
 
 #[test]
-fn a_container_that_runs_elsewhere() {
+fn an_image_and_a_url() {
     assert_snapshot!(run("run docs --image mcp/docs --url https://example.com/mcp"), @"
     exit: 2
     --- stderr
@@ -137,7 +137,7 @@ fn a_directory_for_a_container() {
 }
 
 #[test]
-fn an_image_whose_name_is_none() {
+fn an_invalid_image_name() {
     assert_snapshot!(run("run time --image MCP/Time"), @"
     exit: 2
     --- stderr
@@ -148,7 +148,7 @@ fn an_image_whose_name_is_none() {
 }
 
 #[test]
-fn a_volume_that_means_something_else_elsewhere() {
+fn a_relative_volume() {
     assert_snapshot!(run("run time --image mcp/time -v notes/today:/notes"), @"
     exit: 2
     --- stderr
@@ -158,7 +158,7 @@ fn a_volume_that_means_something_else_elsewhere() {
 }
 
 #[test]
-fn a_limit_that_makes_no_sense() {
+fn an_invalid_limit() {
     assert_snapshot!(run("run time --image mcp/time --memory plenty"), @"
     exit: 2
     --- stderr
@@ -169,7 +169,7 @@ fn a_limit_that_makes_no_sense() {
 }
 
 #[test]
-fn a_context_of_docker_that_is_gone() {
+fn a_missing_docker_context() {
     let env = TestEnv::new().with_var("DOCKER_CONTEXT", "gone").with_var("DOCKER_CONFIG", "/none");
     assert_snapshot!(env.run(["run", "time", "--image", "mcp/time"]), @"
     exit: 1
@@ -221,7 +221,7 @@ fn isolation_of_a_server_that_speaks_http() {
 }
 
 #[test]
-fn a_port_that_is_the_servers_own() {
+fn a_port_equal_to_the_target_port() {
     let line = "run web --port 80 --transport streamable-http --target-port 80 -- serve";
     assert_snapshot!(run(line), @"
     exit: 2
@@ -231,7 +231,7 @@ fn a_port_that_is_the_servers_own() {
 }
 
 #[test]
-fn a_hold_that_outlasts_every_client() {
+fn a_hold_that_is_too_long() {
     assert_snapshot!(run("run time --hold 1h -- serve"), @"
     exit: 2
     --- stderr
@@ -251,7 +251,7 @@ fn an_address_that_other_machines_may_reach() {
 }
 
 #[test]
-fn a_client_that_nobody_knows() {
+fn an_unknown_client() {
     assert_snapshot!(run("client add curser"), @"
     exit: 2
     --- stderr
@@ -288,7 +288,7 @@ fn a_client_by_another_name() {
 }
 
 #[test]
-fn a_home_that_is_not_there_stays_away() {
+fn a_missing_home_is_not_created() {
     let env = TestEnv::new();
     assert_snapshot!(env.run(["connect", "time", "--home", "elsewhere"]), @"
     exit: 2
@@ -300,7 +300,7 @@ fn a_home_that_is_not_there_stays_away() {
 }
 
 #[test]
-fn clients_and_none() {
+fn clients_and_no_clients() {
     assert_snapshot!(run("run time --no-clients --client zed -- serve"), @"
     exit: 2
     --- stderr
@@ -329,7 +329,7 @@ fn no_client_to_add() {
 }
 
 #[test]
-fn a_refresh_that_is_none() {
+fn an_invalid_refresh_mode() {
     assert_snapshot!(run("run time --refresh often -- serve"), @"
     exit: 2
     --- stderr
@@ -341,7 +341,7 @@ fn a_refresh_that_is_none() {
 }
 
 #[test]
-fn a_duration_that_is_none() {
+fn an_invalid_duration() {
     assert_snapshot!(run("run time --stable-after soon -- serve"), @"
     exit: 2
     --- stderr
@@ -400,7 +400,7 @@ fn no_servers_at_all() {
 }
 
 #[test]
-fn arguments_that_are_no_object() {
+fn arguments_that_are_not_an_object() {
     assert_snapshot!(run("call time now [1]"), @r#"
     exit: 2
     --- stderr
@@ -410,7 +410,7 @@ fn arguments_that_are_no_object() {
 }
 
 #[test]
-fn arguments_that_are_no_json() {
+fn arguments_that_are_not_json() {
     let output = TestEnv::new().run_with_input(["call", "time", "now", "-"], "{\n  \"a\": ,\n}");
     assert_snapshot!(output, @r#"
     exit: 2
@@ -421,7 +421,7 @@ fn arguments_that_are_no_json() {
 }
 
 #[test]
-fn no_place_for_state() {
+fn no_directory_for_state() {
     let env = TestEnv::new();
     let mut command = env.command(["ls"]);
     let output = command.env_remove("HOME").env_remove("MAINSTAY_HOME").output().unwrap();

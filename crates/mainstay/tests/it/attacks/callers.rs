@@ -66,7 +66,7 @@ fn opens_as(address: &str, uid: u32, path: &str, more: &[(&str, &str)]) -> Strin
 
 fn hello() -> String {
     let params = json!({"protocolVersion": "2025-11-25", "capabilities": {},
-        "clientInfo": {"name": "stranger", "version": "1"}});
+        "clientInfo": {"name": "other_program", "version": "1"}});
     request(1, "initialize", &params).to_string()
 }
 
@@ -168,7 +168,7 @@ fn another_user_is_refused_before_the_body() {
 
 /// The kernel names root as the owner of a connection whose process has closed it.
 #[test]
-fn a_caller_that_has_disconnected_is_unknown_and_not_root() {
+fn a_disconnected_caller_is_unknown_and_not_root() {
     let mut site = Site::new();
     let session = Raw::open(&format!("http://{}{}", site.address, site.path));
     let file = site.env.work().join("effects");
@@ -189,7 +189,7 @@ fn a_caller_that_has_disconnected_is_unknown_and_not_root() {
 }
 
 #[test]
-fn a_token_admits_to_what_it_was_created_for() {
+fn a_token_gives_access_to_its_servers_only() {
     let mut site = Site::new();
     site.env.run_server("other", &[], &[&fixture()]);
     let (all, one) = (site.token(&["all"]), site.token(&["one", "--server", "fx"]));
@@ -251,7 +251,7 @@ fn a_token_admits_to_what_it_was_created_for() {
 
 /// A request whose body comes slowly is checked again at its end.
 #[test]
-fn a_removed_token_executes_nothing_that_was_begun_with_it() {
+fn a_request_begun_with_a_removed_token_is_not_executed() {
     let mut site = Site::new();
     let token = format!("Bearer {}", site.token(&["t"]));
     let session = Raw::open(&format!("http://{}{}", site.address, site.path));
@@ -293,7 +293,7 @@ fn a_removed_token_executes_nothing_that_was_begun_with_it() {
 
 /// A token of a server that was removed does not admit to a later one of the same name.
 #[test]
-fn a_token_goes_with_its_server() {
+fn a_token_is_removed_with_its_server() {
     let mut site = Site::new();
     site.env.run_server("gone", &[], &[&fixture()]);
     let token = format!("Bearer {}", site.token(&["t", "--server", "gone"]));
@@ -380,7 +380,7 @@ fn give(dir: &Path, uid: u32) {
 }
 
 #[test]
-fn root_is_served_unless_its_user_says_otherwise() {
+fn root_is_served_unless_configured_otherwise() {
     for (config, of_root) in [("", "200"), ("admit-root = false\n", "403")] {
         let env = as_other_user(config);
         env.run_server("fx", &[], &["./fixture"]);

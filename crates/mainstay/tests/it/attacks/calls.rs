@@ -15,7 +15,7 @@ use crate::proxy::raw::{BOTH, JSON, Raw, call, parts};
 const IN_SESSION: usize = 1024;
 
 #[test]
-fn hung_calls_of_one_session_harm_no_other_and_a_refused_call_was_not_made() {
+fn hung_calls_of_one_session_affect_no_other() {
     allow_many_descriptors();
     let env = TestEnv::new();
     start_with_limit(&env, "-S -n 1024");
@@ -79,7 +79,7 @@ fn large_calls_at_the_same_time_are_all_answered() {
 
 /// What waits for a server that does not read is limited by its bytes, too.
 #[test]
-fn large_calls_to_a_server_that_does_not_read_cost_bounded_memory() {
+fn large_calls_to_a_server_that_does_not_read_use_bounded_memory() {
     const CALLS: u64 = 30;
     let env = TestEnv::new();
     env.run_server("fx", &[], &[&fixture()]);

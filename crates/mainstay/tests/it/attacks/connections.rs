@@ -83,7 +83,7 @@ fn floods_of_connections_do_not_block_others() {
 }
 
 #[test]
-fn a_flood_of_connections_keeps_no_server_from_its_restart() {
+fn a_server_restarts_during_a_flood_of_connections() {
     allow_many_descriptors();
     let env = TestEnv::new();
     start_with_limit(&env, "-n 1024");
@@ -195,7 +195,7 @@ fn limit_of(pid: u32) -> u64 {
 
 /// After a peak, memory returns within a minute to at most twice of what it was.
 #[test]
-fn memory_is_given_back_after_a_flood() {
+fn memory_is_released_after_a_flood() {
     allow_many_descriptors();
     let env = TestEnv::new();
     let url = env.run_server("fx", &[], &[&fixture()])["url"].as_str().unwrap().to_owned();

@@ -16,13 +16,13 @@ use crate::env::{
 };
 
 /// A server called `loose`, from each run of which a process escapes, and a well-behaved one beside it.
-struct Scene {
+struct Setup {
     env: TestEnv,
     bystander: Bystander,
     first: Value,
 }
 
-impl Scene {
+impl Setup {
     fn new() -> Self {
         // The next daemon listens where this one did, so that the bystander's session continues.
         let listen = format!("127.0.0.1:{}", free_port());
@@ -103,7 +103,7 @@ impl Stranger {
 
     #[track_caller]
     fn is_unharmed(&mut self) {
-        assert_eq!(self.0.try_wait().unwrap(), None, "a stranger's process was ended");
+        assert_eq!(self.0.try_wait().unwrap(), None, "a other_program's process was ended");
     }
 }
 
@@ -115,64 +115,64 @@ impl Drop for Stranger {
 }
 
 #[test]
-fn what_escaped_a_killed_shim_ends_before_the_next_run() {
-    let mut scene = Scene::new();
-    let shim = scene.shim();
-    scene.bystander.during("a shim is killed", || {
+fn processes_that_escaped_a_killed_shim_end_before_the_next_run() {
+    let mut setup = Setup::new();
+    let shim = setup.shim();
+    setup.bystander.during("a shim is killed", || {
         kill(shim, Signal::KILL);
         until_dead(shim);
     });
-    scene.assert_clean_afterwards();
+    setup.assert_clean_afterwards();
 }
 
 #[test]
-fn what_escaped_a_shim_that_was_killed_without_a_daemon_ends_before_the_next_run() {
-    let mut scene = Scene::new();
-    let shim = scene.shim();
-    scene.bystander.after("a shim is killed without a daemon", || {
-        scene.env.kill_mainstay();
+fn processes_that_escaped_a_shim_killed_without_a_daemon_end_before_the_next_run() {
+    let mut setup = Setup::new();
+    let shim = setup.shim();
+    setup.bystander.after("a shim is killed without a daemon", || {
+        setup.env.kill_mainstay();
         kill(shim, Signal::KILL);
         until_dead(shim);
-        scene.env.ok(["ls"]);
+        setup.env.ok(["ls"]);
     });
-    scene.assert_clean_afterwards();
+    setup.assert_clean_afterwards();
 }
 
 #[test]
-fn what_escaped_ends_before_the_next_run_even_if_all_of_mainstay_was_killed() {
-    let mut scene = Scene::new();
-    scene.until_recorded();
-    let (shim, guard, escaped) = (scene.shim(), scene.guard(), scene.escaped()[0]);
-    scene.bystander.after("daemon, holder, guard and shim are killed", || {
-        scene.env.kill_mainstay();
+fn escaped_processes_end_before_the_next_run_even_if_all_of_mainstay_was_killed() {
+    let mut setup = Setup::new();
+    setup.until_recorded();
+    let (shim, guard, escaped) = (setup.shim(), setup.guard(), setup.escaped()[0]);
+    setup.bystander.after("daemon, holder, guard and shim are killed", || {
+        setup.env.kill_mainstay();
         for pid in [guard, shim] {
             kill(pid, Signal::KILL);
             until_dead(pid);
         }
         assert!(is_alive(escaped), "nobody was there to end it");
-        scene.env.ok(["ls"]);
+        setup.env.ok(["ls"]);
     });
-    scene.assert_clean_afterwards();
+    setup.assert_clean_afterwards();
 }
 
 #[test]
 fn a_forged_mark_does_not_get_a_process_killed() {
-    let mut scene = Scene::new();
-    let about = scene.env.json(["daemon", "status", "--json"]);
+    let mut setup = Setup::new();
+    let about = setup.env.json(["daemon", "status", "--json"]);
     let instance = about["instance"].as_str().unwrap();
     let marks = ["loose/1", "loose/2", "loose/99", "fx/1", "never/1", ""];
     let mut strangers: Vec<Stranger> =
         marks.iter().map(|run| Stranger::new(Some(&format!("{instance}/{run}")))).collect();
-    let shim = scene.shim();
-    scene.bystander.during("a shim is killed beside processes with forged marks", || {
+    let shim = setup.shim();
+    setup.bystander.during("a shim is killed beside processes with forged marks", || {
         kill(shim, Signal::KILL);
-        scene.env.once_running("loose", 2);
+        setup.env.once_running("loose", 2);
     });
-    scene.bystander.after("a daemon starts beside processes with forged marks", || {
-        scene.env.kill_mainstay();
-        assert_eq!(scene.env.server("fx")["status"], "running");
+    setup.bystander.after("a daemon starts beside processes with forged marks", || {
+        setup.env.kill_mainstay();
+        assert_eq!(setup.env.server("fx")["status"], "running");
     });
-    scene.assert_clean_afterwards();
+    setup.assert_clean_afterwards();
     strangers.iter_mut().for_each(Stranger::is_unharmed);
 }
 
@@ -185,36 +185,36 @@ fn record_also(run_dir: &Path, pid: u32, started: u64) {
 
 #[test]
 fn a_recorded_pid_that_was_reused_is_left_alone() {
-    let mut scene = Scene::new();
+    let mut setup = Setup::new();
     let mut strangers = [Stranger::new(None), Stranger::new(None)];
-    scene.until_recorded();
-    let (shim, guard, run_dir) = (scene.shim(), scene.guard(), scene.run_dir());
-    scene.bystander.after("a record names the pids of other processes", || {
-        scene.env.kill_mainstay();
+    setup.until_recorded();
+    let (shim, guard, run_dir) = (setup.shim(), setup.guard(), setup.run_dir());
+    setup.bystander.after("a record names the pids of other processes", || {
+        setup.env.kill_mainstay();
         // The guard is killed first, so that only the record is left.
         for pid in [guard, shim] {
             kill(pid, Signal::KILL);
             until_dead(pid);
         }
-        for (stranger, started) in strangers.iter().zip([1, u64::MAX]) {
-            record_also(&run_dir, stranger.0.id(), started);
+        for (other_program, started) in strangers.iter().zip([1, u64::MAX]) {
+            record_also(&run_dir, other_program.0.id(), started);
         }
-        scene.env.ok(["ls"]);
+        setup.env.ok(["ls"]);
     });
-    scene.assert_clean_afterwards();
+    setup.assert_clean_afterwards();
     strangers.iter_mut().for_each(Stranger::is_unharmed);
 }
 
 #[test]
 fn a_killed_guard_changes_nothing() {
-    let mut scene = Scene::new();
-    let guard = scene.guard();
-    scene.bystander.during("a guard is killed", || {
+    let mut setup = Setup::new();
+    let guard = setup.guard();
+    setup.bystander.during("a guard is killed", || {
         kill(guard, Signal::KILL);
         until_dead(guard);
     });
-    let now = scene.env.server("loose");
-    assert_eq!((pid_of(&now), &now["status"]), (pid_of(&scene.first), &Value::from("running")));
-    scene.env.ok(["restart", "loose"]);
-    scene.assert_clean_afterwards();
+    let now = setup.env.server("loose");
+    assert_eq!((pid_of(&now), &now["status"]), (pid_of(&setup.first), &Value::from("running")));
+    setup.env.ok(["restart", "loose"]);
+    setup.assert_clean_afterwards();
 }

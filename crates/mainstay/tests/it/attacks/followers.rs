@@ -39,7 +39,7 @@ impl Command {
     }
 
     /// What the daemon says next.
-    fn told(&mut self) -> String {
+    fn reported(&mut self) -> String {
         let mut line = String::new();
         self.0.read_line(&mut line).unwrap();
         line
@@ -86,13 +86,13 @@ fn followers_are_limited_and_nothing_else_is_by_them() {
         env.ok(["restart", "fx"]);
         env.once("fx", "it runs again", |server| server["status"] == "running");
         if request == EVENTS {
-            assert!(all[0].told().contains(r#""item""#));
+            assert!(all[0].reported().contains(r#""item""#));
         }
         drop(all);
         until("room for another follower", || {
             let mut follower = Command::new(&env);
             follower.asks(&request.replace(r#""tail":0"#, r#""tail":1"#));
-            (!follower.told().contains("128 followers")).then_some(())
+            (!follower.reported().contains("128 followers")).then_some(())
         });
     }
 }

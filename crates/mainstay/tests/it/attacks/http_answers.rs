@@ -152,7 +152,7 @@ fn is_error(answer: &Value) -> bool {
 }
 
 #[test]
-fn hostile_answers_of_an_http_server_harm_nobody_else() {
+fn hostile_answers_of_an_http_server_affect_no_other_client() {
     let env = TestEnv::new();
     let mut bystander = with_bystander(&env);
     let elsewhere = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

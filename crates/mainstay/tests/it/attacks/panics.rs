@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::bystander::Bystander;
-use crate::clients::scene::{CLINE, CURSOR, ClientFile, listed};
+use crate::clients::setup::{CLINE, CURSOR, ClientFile, listed};
 use crate::env::{TestEnv, fixture, free_port, kill, until};
 use crate::proxy::raw::{BOTH, Raw, request};
 

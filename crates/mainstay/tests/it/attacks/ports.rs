@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
 use super::bystander::Bystander;
-use crate::clients::scene::{CURSOR, Scene};
+use crate::clients::setup::{CURSOR, Setup};
 use crate::env::{fixture, free_port, until};
 use crate::proxy::raw::parts;
 
@@ -15,7 +15,8 @@ const STRANGER: u32 = 64_321;
 
 /// A server of another user at an address.
 fn server_of_another_user(dir: &std::path::Path, address: &str) -> Child {
-    let program = tempfile::Builder::new().prefix("mainstay-stranger-").tempdir_in("/tmp").unwrap();
+    let program =
+        tempfile::Builder::new().prefix("mainstay-other_program-").tempdir_in("/tmp").unwrap();
     let path = program.path().join("fixture");
     fs::copy(fixture(), &path).unwrap();
     fs::set_permissions(program.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
@@ -27,50 +28,50 @@ fn server_of_another_user(dir: &std::path::Path, address: &str) -> Child {
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(fs::File::create(dir.join("stranger.log")).unwrap())
+        .stderr(fs::File::create(dir.join("other_program.log")).unwrap())
         .spawn()
         .unwrap();
-    until("the stranger listens", || TcpStream::connect(address).ok());
+    until("the other_program listens", || TcpStream::connect(address).ok());
     child
 }
 
 #[test]
-fn no_entry_leads_to_the_process_of_another_user() {
+fn no_entry_refers_to_a_process_of_another_user() {
     assert!(rustix::process::geteuid().is_root(), "acting as another user needs root");
-    let scene = Scene::new(CURSOR, &[]);
+    let setup = Setup::new(CURSOR, &[]);
     // The port of the bystander's server is not the one that is taken.
     let port = free_port();
     let own = ["--port", &port.to_string(), "--no-clients"];
-    scene.env.run_server("bystander", &own, &[&fixture()]);
+    setup.env.run_server("bystander", &own, &[&fixture()]);
     let mut bystander = Bystander::at(&format!("http://127.0.0.1:{port}/mcp"));
-    let url = scene.env.server("time")["url"].as_str().unwrap().to_owned();
+    let url = setup.env.server("time")["url"].as_str().unwrap().to_owned();
     let (address, _) = parts(&url);
-    let (mut stranger, listed) = bystander.after("another user binds the port first", || {
-        scene.env.kill_mainstay();
-        (server_of_another_user(scene.env.root(), &address), scene.env.run(["ls"]))
+    let (mut other_program, listed) = bystander.after("another user binds the port first", || {
+        setup.env.kill_mainstay();
+        (server_of_another_user(setup.env.root(), &address), setup.env.run(["ls"]))
     });
     let owner = format!("{address} belongs to another user of this machine (uid {STRANGER})");
     assert!(listed.stderr.contains(&owner), "{listed}");
-    bystander.during("entries are removed", || scene.file.once(&scene.before));
-    assert!(scene.env.server("time")["url"].is_null());
+    bystander.during("entries are removed", || setup.file.once(&setup.before));
+    assert!(setup.env.server("time")["url"].is_null());
     let added = bystander.during("`client add` while another user has the port", || {
-        scene.env.run(["client", "add", "cursor"])
+        setup.env.run(["client", "add", "cursor"])
     });
     assert!(added.to_string().contains(&format!("belongs to uid {STRANGER}")), "{added}");
     let run = bystander.during("`run` while another user has the port", || {
-        scene.env.run(["run", "again", "--", &fixture()])
+        setup.env.run(["run", "again", "--", &fixture()])
     });
     assert!(run.stderr.contains(&owner), "{run}");
     let doctor =
-        bystander.during("`doctor` while another user has the port", || scene.env.run(["doctor"]));
+        bystander.during("`doctor` while another user has the port", || setup.env.run(["doctor"]));
     assert!(doctor.stdout.contains(&owner), "{doctor}");
-    assert_eq!(scene.file.text(), scene.before, "no entry is added meanwhile");
-    scene.env.ok(["rm", "again"]);
+    assert_eq!(setup.file.text(), setup.before, "no entry is added meanwhile");
+    setup.env.ok(["rm", "again"]);
 
     bystander.during("the other user leaves the port", || {
-        stranger.kill().unwrap();
-        stranger.wait().unwrap();
-        scene.file.once(&scene.with);
+        other_program.kill().unwrap();
+        other_program.wait().unwrap();
+        setup.file.once(&setup.with);
     });
-    assert_eq!(scene.env.server("time")["url"], url.as_str());
+    assert_eq!(setup.env.server("time")["url"], url.as_str());
 }

@@ -96,7 +96,7 @@ fn secrets_are_in_one_private_file_and_in_no_output_and_go_with_their_server() {
 }
 
 #[test]
-fn an_export_says_what_it_left_out_and_an_import_asks_for_it() {
+fn an_export_marks_redacted_values_and_an_import_requires_them() {
     let env = TestEnv::new();
     env.run_server("fx", &[], &[&fixture()]);
     let mut bystander = Bystander::of(&env, "fx");

@@ -133,7 +133,7 @@ fn a_flood_of_initialize_does_not_block_new_sessions() {
 }
 
 #[test]
-fn more_complete_sessions_than_memory_is_for_all_go_on() {
+fn more_sessions_than_are_kept_in_memory_all_survive() {
     let env = TestEnv::new();
     let url = env.run_server("fx", &[], &[&fixture()])["url"].as_str().unwrap().to_owned();
     let mut bystander = Bystander::of(&env, "fx");
@@ -151,7 +151,7 @@ fn more_complete_sessions_than_memory_is_for_all_go_on() {
 
 /// A server that takes 20 ms for each `initialize` would need four seconds for them.
 #[test]
-fn clients_that_left_cost_the_restart_of_an_http_server_nothing() {
+fn abandoned_sessions_do_not_delay_the_restart_of_an_http_server() {
     const GONE: usize = 200;
     let env = TestEnv::new();
     let record = env.root().join("record");

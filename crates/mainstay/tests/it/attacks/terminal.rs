@@ -30,7 +30,7 @@ fn assert_harmless(what: &str, shown: &str) {
 }
 
 #[test]
-fn nothing_that_a_server_says_steers_the_terminal() {
+fn output_of_a_server_cannot_control_the_terminal() {
     let env = TestEnv::new();
     env.run_server("fx", &[], &[&fixture()]);
     let mut bystander = Bystander::of(&env, "fx");

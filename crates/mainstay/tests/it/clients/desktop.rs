@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::env::{TestEnv, fixture};
 
 #[test]
-fn claude_desktop_gets_a_command_that_answers_without_our_environment() {
+fn claude_desktop_gets_a_command_that_works_in_any_environment() {
     let env = TestEnv::new();
     let dir = env.root().join("home/.config/Claude");
     fs::create_dir_all(&dir).unwrap();

@@ -4,9 +4,9 @@
 //! Most stories have two texts of the same file: the one before Mainstay came, and the one with its
 //! entry and what the user wrote into that. The file is always one or the other, byte for byte.
 
-mod choosing;
 mod desktop;
-mod hands;
+mod manual_edits;
 mod refresh;
-pub(crate) mod scene;
-mod trouble;
+mod selection;
+pub(crate) mod setup;
+mod unusable_files;

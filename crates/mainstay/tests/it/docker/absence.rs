@@ -3,43 +3,43 @@
 use mainstay_testkit::docker::Options;
 use serde_json::json;
 
-use super::scene::{Scene, Wire, assert_works, run, server_name};
+use super::setup::{Setup, Wire, assert_works, run, server_name};
 use crate::env::{fixture, until};
 
 /// A second server of the same Mainstay, so that not all containers go at once.
-fn bystander(scene: &Scene) -> String {
+fn bystander(setup: &Setup) -> String {
     let name = server_name("by");
-    run(&scene.env, &name, Wire::Stdio, &[], &[]);
+    run(&setup.env, &name, Wire::Stdio, &[], &[]);
     name
 }
 
 #[test]
-fn a_removal_that_no_daemon_saw_is_found() {
-    let scene = Scene::new(Wire::Stdio, &[], &[]);
-    let other = bystander(&scene);
-    let container = scene.container();
-    scene.env.kill_mainstay();
-    scene.engine.docker(&["rm", "--force", &container]);
-    let listed = || scene.env.json(["ls", "-a", "--json"]).as_array().unwrap().clone();
+fn a_removal_without_a_daemon_is_detected() {
+    let setup = Setup::new(Wire::Stdio, &[], &[]);
+    let other = bystander(&setup);
+    let container = setup.container();
+    setup.env.kill_mainstay();
+    setup.engine.docker(&["rm", "--force", &container]);
+    let listed = || setup.env.json(["ls", "-a", "--json"]).as_array().unwrap().clone();
     until("it is forgotten", || {
-        (!listed().iter().any(|server| server["name"] == json!(scene.name))).then_some(())
+        (!listed().iter().any(|server| server["name"] == json!(setup.name))).then_some(())
     });
-    assert_eq!(scene.env.events_called(&scene.name, "removed").len(), 1);
-    assert_eq!(scene.env.server(&other)["restarts_total"], 0);
-    scene.env.ok(["rm", &other]);
+    assert_eq!(setup.env.events_called(&setup.name, "removed").len(), 1);
+    assert_eq!(setup.env.server(&other)["restarts_total"], 0);
+    setup.env.ok(["rm", &other]);
 }
 
 #[test]
-fn an_end_that_no_daemon_saw_is_told_and_not_charged() {
-    let scene = Scene::new(Wire::Stdio, &[], &[]);
-    let session = scene.raw();
-    let container = scene.container();
-    scene.env.kill_mainstay();
-    scene.engine.docker(&["kill", &container]);
-    let server = scene.back(2);
+fn an_exit_without_a_daemon_is_reported_and_not_counted() {
+    let setup = Setup::new(Wire::Stdio, &[], &[]);
+    let session = setup.raw();
+    let container = setup.container();
+    setup.env.kill_mainstay();
+    setup.engine.docker(&["kill", &container]);
+    let server = setup.back(2);
     assert_eq!(server["restarts"], 0, "{server:#}");
     assert_eq!(server["last_exit"]["code"], 137, "{server:#}");
-    let ended = scene.env.events_called(&scene.name, "ended");
+    let ended = setup.env.events_called(&setup.name, "ended");
     assert!(
         ended[0]["detail"].as_str().unwrap().contains("while no daemon was there"),
         "{ended:?}"
@@ -48,50 +48,50 @@ fn an_end_that_no_daemon_saw_is_told_and_not_charged() {
 }
 
 #[test]
-fn a_pause_that_no_daemon_saw_is_found_and_nothing_is_killed() {
-    let scene = Scene::new(Wire::Stdio, &[], &[]);
-    let container = scene.container();
-    scene.env.kill_mainstay();
-    scene.engine.docker(&["pause", &container]);
-    scene.status("waiting");
-    scene.engine.docker(&["unpause", &container]);
-    let server = scene.back(1);
+fn a_pause_without_a_daemon_is_detected_and_nothing_is_killed() {
+    let setup = Setup::new(Wire::Stdio, &[], &[]);
+    let container = setup.container();
+    setup.env.kill_mainstay();
+    setup.engine.docker(&["pause", &container]);
+    setup.status("waiting");
+    setup.engine.docker(&["unpause", &container]);
+    let server = setup.back(1);
     assert_eq!(server["restarts_total"], 0, "{server:#}");
 }
 
 #[test]
-fn servers_that_are_removed_together_are_all_forgotten() {
-    let scene = Scene::new(Wire::Stdio, &[], &[]);
-    let other = bystander(&scene);
-    let second = scene.env.server(&other)["container_id"].as_str().unwrap().to_owned();
-    scene.engine.docker(&["rm", "--force", &scene.container(), &second]);
+fn servers_removed_together_are_all_removed() {
+    let setup = Setup::new(Wire::Stdio, &[], &[]);
+    let other = bystander(&setup);
+    let second = setup.env.server(&other)["container_id"].as_str().unwrap().to_owned();
+    setup.engine.docker(&["rm", "--force", &setup.container(), &second]);
     until("both are forgotten", || {
-        scene.env.json(["ls", "-a", "--json"]).as_array().unwrap().is_empty().then_some(())
+        setup.env.json(["ls", "-a", "--json"]).as_array().unwrap().is_empty().then_some(())
     });
 }
 
 #[test]
-fn a_container_is_removed_with_its_server_even_if_its_engine_was_away() {
-    let scene = Scene::alone(Options::default(), Wire::Stdio, &[]);
-    let label = format!("mainstay.server={}", scene.name);
+fn a_container_is_removed_with_its_server_after_an_engine_outage() {
+    let setup = Setup::alone(Options::default(), Wire::Stdio, &[]);
+    let label = format!("mainstay.server={}", setup.name);
     let other = server_name("by");
-    run(&scene.env, &other, Wire::Stdio, &[], &[]);
-    scene.engine.stop();
-    scene.status("waiting");
-    scene.env.ok(["rm", &scene.name]);
-    scene.env.kill_mainstay();
-    scene.engine.start();
-    scene.env.once_running(&other, 2);
-    until("its container is gone", || scene.engine.labelled(&label).is_empty().then_some(()));
+    run(&setup.env, &other, Wire::Stdio, &[], &[]);
+    setup.engine.stop();
+    setup.status("waiting");
+    setup.env.ok(["rm", &setup.name]);
+    setup.env.kill_mainstay();
+    setup.engine.start();
+    setup.env.once_running(&other, 2);
+    until("its container is gone", || setup.engine.labelled(&label).is_empty().then_some(()));
 }
 
 #[test]
-fn a_container_goes_when_its_server_becomes_a_process() {
-    let scene = Scene::new(Wire::Stdio, &[], &[]);
-    let session = scene.raw();
-    scene.env.ok(["run", &scene.name, "--replace", "--wait", "--", &fixture()]);
-    assert_eq!(scene.server()["engine"], "process");
-    let label = format!("mainstay.server={}", scene.name);
-    until("its container is gone", || scene.engine.labelled(&label).is_empty().then_some(()));
+fn a_container_is_removed_when_its_server_becomes_a_process() {
+    let setup = Setup::new(Wire::Stdio, &[], &[]);
+    let session = setup.raw();
+    setup.env.ok(["run", &setup.name, "--replace", "--wait", "--", &fixture()]);
+    assert_eq!(setup.server()["engine"], "process");
+    let label = format!("mainstay.server={}", setup.name);
+    until("its container is gone", || setup.engine.labelled(&label).is_empty().then_some(()));
     assert_works(&session);
 }

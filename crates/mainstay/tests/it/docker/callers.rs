@@ -10,7 +10,7 @@ use std::rc::Rc;
 use mainstay_testkit::docker::Engine;
 use serde_json::json;
 
-use super::scene::{Rest, Wire, run, server_name, stage};
+use super::setup::{Rest, Wire, run, server_name, stage};
 use crate::attacks::bystander::{Bystander, with_bystander};
 use crate::env::{TestEnv, fixture, free_port, until};
 use crate::proxy::raw::{BOTH, JSON, Raw, parts, request};

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use mainstay_testkit::docker::{Engine, Fault, FaultProxy, IMAGE, Options};
 use serde_json::{Value, json};
 
-use super::scene::{Rest, Scene, Wire, assert_works, run, server_name, stage};
+use super::setup::{Rest, Setup, Wire, assert_works, run, server_name, stage};
 use crate::attacks::bystander::{Bystander, with_bystander};
 use crate::env::{TestEnv, until};
 
@@ -78,60 +78,60 @@ fn container_of(env: &TestEnv, name: &str) -> String {
     env.server(name)["container_id"].as_str().unwrap().to_owned()
 }
 
-fn behind_a_proxy() -> (FaultProxy, Scene) {
+fn behind_a_proxy() -> (FaultProxy, Setup) {
     let engine = Rc::new(Engine::shared());
     let proxy = FaultProxy::new(&engine);
-    let scene = Scene::behind(&proxy, &engine, Wire::Stdio, &[]);
-    (proxy, scene)
+    let setup = Setup::behind(&proxy, &engine, Wire::Stdio, &[]);
+    (proxy, setup)
 }
 
 /// Returns when a whole sweep is over. Each round has a container that must be swept: that of a server
 /// that is removed while its engine does not answer. An engine is swept by one sweep at a time, so the
 /// second round proves that the first one is over.
-fn sweep(proxy: &FaultProxy, scene: &Scene, bystander: &mut Bystander, case: &str) {
-    bystander.during(format!("a sweep beside {case}"), || sweep_twice(proxy, scene));
+fn sweep(proxy: &FaultProxy, setup: &Setup, bystander: &mut Bystander, case: &str) {
+    bystander.during(format!("a sweep beside {case}"), || sweep_twice(proxy, setup));
 }
 
-fn sweep_twice(proxy: &FaultProxy, scene: &Scene) {
+fn sweep_twice(proxy: &FaultProxy, setup: &Setup) {
     for round in ["one", "two"] {
         let name = server_name(round);
-        run(&scene.env, &name, Wire::Stdio, &[], &[]);
-        let container = container_of(&scene.env, &name);
+        run(&setup.env, &name, Wire::Stdio, &[], &[]);
+        let container = container_of(&setup.env, &name);
         proxy.set(&[Fault::Refuse]);
-        scene.env.once(&name, "was without its engine", |server| server["status"] == "waiting");
-        scene.env.ok(["rm", &name]);
-        assert!(exists(&scene.engine, &container));
+        setup.env.once(&name, "was without its engine", |server| server["status"] == "waiting");
+        setup.env.ok(["rm", &name]);
+        assert!(exists(&setup.engine, &container));
         proxy.set(&[]);
-        until("the container is swept", || (!exists(&scene.engine, &container)).then_some(()));
+        until("the container is swept", || (!exists(&setup.engine, &container)).then_some(()));
     }
 }
 
 #[test]
 fn a_copy_made_by_docker_commit_outlives_the_server() {
-    let (proxy, scene) = behind_a_proxy();
-    let mut bystander = with_bystander(&scene.env);
-    let container = scene.container();
-    let copy = Lookalike::copy(&scene.engine, &container);
-    bystander.during("`rm` beside a copy by docker commit", || scene.env.ok(["rm", &scene.name]));
-    assert!(!exists(&scene.engine, &container), "the server's own container goes");
-    sweep(&proxy, &scene, &mut bystander, "a copy of a removed container");
+    let (proxy, setup) = behind_a_proxy();
+    let mut bystander = with_bystander(&setup.env);
+    let container = setup.container();
+    let copy = Lookalike::copy(&setup.engine, &container);
+    bystander.during("`rm` beside a copy by docker commit", || setup.env.ok(["rm", &setup.name]));
+    assert!(!exists(&setup.engine, &container), "the server's own container goes");
+    sweep(&proxy, &setup, &mut bystander, "a copy of a removed container");
     copy.assert_untouched();
 }
 
 #[test]
 fn a_copy_made_by_docker_commit_is_left_alone_while_the_server_exists() {
-    let (proxy, scene) = behind_a_proxy();
-    let session = scene.raw();
-    let container = scene.container();
-    let mut bystander = with_bystander(&scene.env);
-    let copy = Lookalike::copy(&scene.engine, &container);
-    sweep(&proxy, &scene, &mut bystander, "a copy by docker commit");
+    let (proxy, setup) = behind_a_proxy();
+    let session = setup.raw();
+    let container = setup.container();
+    let mut bystander = with_bystander(&setup.env);
+    let copy = Lookalike::copy(&setup.engine, &container);
+    sweep(&proxy, &setup, &mut bystander, "a copy by docker commit");
     copy.assert_untouched();
-    assert_eq!(scene.container(), container);
+    assert_eq!(setup.container(), container);
     assert_works(&session);
-    let name = scene.engine.inspect(&copy.id, "{{.Name}}");
+    let name = setup.engine.inspect(&copy.id, "{{.Name}}");
     until("the log names the copy", || {
-        let log = scene.log();
+        let log = setup.log();
         let mut lines = log.lines().filter(|line| line.contains("Mainstay labels but no record"));
         lines.any(|line| line.contains(name.trim_start_matches('/'))).then_some(())
     });
@@ -139,61 +139,61 @@ fn a_copy_made_by_docker_commit_is_left_alone_while_the_server_exists() {
 
 #[test]
 fn a_copy_stays_when_the_server_is_removed_while_its_engine_is_away() {
-    let scene = Scene::alone(Options::default(), Wire::Stdio, &[]);
-    let container = scene.container();
-    let copy = Lookalike::copy(&scene.engine, &container);
+    let setup = Setup::alone(Options::default(), Wire::Stdio, &[]);
+    let container = setup.container();
+    let copy = Lookalike::copy(&setup.engine, &container);
     let other = server_name("by");
-    run(&scene.env, &other, Wire::Stdio, &[], &[]);
-    let mut bystander = with_bystander(&scene.env);
+    run(&setup.env, &other, Wire::Stdio, &[], &[]);
+    let mut bystander = with_bystander(&setup.env);
     bystander.during("`rm` while the engine of a copy is away", || {
-        scene.engine.stop();
-        scene.status("waiting");
-        scene.env.ok(["rm", &scene.name]);
+        setup.engine.stop();
+        setup.status("waiting");
+        setup.env.ok(["rm", &setup.name]);
     });
     bystander.after("the engine of a copy is back", || {
-        scene.env.kill_mainstay();
-        scene.engine.start();
-        scene.env.once_running(&other, 2);
-        until("its container is gone", || (!exists(&scene.engine, &container)).then_some(()));
+        setup.env.kill_mainstay();
+        setup.engine.start();
+        setup.env.once_running(&other, 2);
+        until("its container is gone", || (!exists(&setup.engine, &container)).then_some(()));
     });
-    assert!(exists(&scene.engine, &copy.id));
+    assert!(exists(&setup.engine, &copy.id));
 }
 
 #[test]
 fn copied_labels_and_our_name_prove_nothing() {
-    let (proxy, scene) = behind_a_proxy();
-    let session = scene.raw();
-    let container = scene.container();
-    let mut bystander = with_bystander(&scene.env);
-    let forged = Lookalike::forge(&scene.engine, &container);
-    scene.engine.docker(&["rename", &container, &server_name("moved")]);
-    scene.engine.docker(&["rename", &forged.id, &format!("mainstay-{}", scene.name)]);
+    let (proxy, setup) = behind_a_proxy();
+    let session = setup.raw();
+    let container = setup.container();
+    let mut bystander = with_bystander(&setup.env);
+    let forged = Lookalike::forge(&setup.engine, &container);
+    setup.engine.docker(&["rename", &container, &server_name("moved")]);
+    setup.engine.docker(&["rename", &forged.id, &format!("mainstay-{}", setup.name)]);
 
-    sweep(&proxy, &scene, &mut bystander, "forged labels and a taken name");
+    sweep(&proxy, &setup, &mut bystander, "forged labels and a taken name");
     forged.assert_untouched();
     // A daemon that starts recovers its own container, not the one with the labels and the name.
     let recovered = bystander.after("a daemon starts beside forged labels", || {
-        scene.env.kill_mainstay();
-        scene.back(1)
+        setup.env.kill_mainstay();
+        setup.back(1)
     });
     assert_eq!(recovered["container_id"], json!(container));
-    let restarted = bystander.during("a restart beside forged labels", || scene.kill());
+    let restarted = bystander.during("a restart beside forged labels", || setup.kill());
     assert_eq!(restarted["container_id"], json!(container));
     assert_works(&session);
 
     // A changed spec replaces its own container.
     bystander.during("a replacement beside forged labels", || {
-        run(&scene.env, &scene.name, Wire::Stdio, &["--replace", "--memory", "256m"], &[])
+        run(&setup.env, &setup.name, Wire::Stdio, &["--replace", "--memory", "256m"], &[])
     });
-    let replaced = scene.container();
-    assert!(!exists(&scene.engine, &container));
+    let replaced = setup.container();
+    assert!(!exists(&setup.engine, &container));
     bystander.during("restart, stop and rm beside forged labels", || {
-        scene.env.ok(["restart", &scene.name]);
-        scene.env.ok(["stop", &scene.name]);
-        scene.env.ok(["rm", &scene.name]);
+        setup.env.ok(["restart", &setup.name]);
+        setup.env.ok(["stop", &setup.name]);
+        setup.env.ok(["rm", &setup.name]);
     });
-    assert!(!exists(&scene.engine, &replaced));
-    sweep(&proxy, &scene, &mut bystander, "forged labels of a removed container");
+    assert!(!exists(&setup.engine, &replaced));
+    sweep(&proxy, &setup, &mut bystander, "forged labels of a removed container");
     forged.assert_untouched();
 }
 
@@ -231,18 +231,18 @@ fn names_that_are_taken_are_reported() {
 
 #[test]
 fn a_container_whose_record_was_lost_is_left_alone() {
-    let (proxy, scene) = behind_a_proxy();
-    let container = scene.container();
-    let mut bystander = with_bystander(&scene.env);
+    let (proxy, setup) = behind_a_proxy();
+    let container = setup.container();
+    let mut bystander = with_bystander(&setup.env);
     bystander.after("the record of a container is lost", || {
-        scene.env.kill_mainstay();
-        for file in fs::read_dir(scene.env.mainstay_home().join("state/containers")).unwrap() {
+        setup.env.kill_mainstay();
+        for file in fs::read_dir(setup.env.mainstay_home().join("state/containers")).unwrap() {
             fs::remove_file(file.unwrap().path()).unwrap();
         }
-        scene.env.once(&scene.name, "got another container", |server| {
+        setup.env.once(&setup.name, "got another container", |server| {
             server["status"] == "running" && server["container_id"] != json!(container)
         });
     });
-    sweep(&proxy, &scene, &mut bystander, "a container whose record is lost");
-    assert_eq!(scene.engine.inspect(&container, "{{.State.Running}}"), "true");
+    sweep(&proxy, &setup, &mut bystander, "a container whose record is lost");
+    assert_eq!(setup.engine.inspect(&container, "{{.State.Running}}"), "true");
 }

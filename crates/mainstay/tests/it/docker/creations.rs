@@ -10,7 +10,7 @@ use mainstay_testkit::docker::{Engine, Fault, FaultProxy, IMAGE};
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::scene::{Rest, Scene, Wire, assert_works, server_name, stage};
+use super::setup::{Rest, Setup, Wire, assert_works, server_name, stage};
 use crate::attacks::bystander::with_bystander;
 use crate::env::{TestEnv, kill, until};
 
@@ -85,7 +85,7 @@ fn a_trial_container_is_removed_by_the_next_daemon() {
 }
 
 #[test]
-fn a_container_that_no_daemon_heard_of_is_replaced_by_the_next_one() {
+fn a_container_of_an_interrupted_creation_is_replaced_by_the_next_daemon() {
     check_unbound_is_replaced(&Stage::new());
 }
 
@@ -103,23 +103,23 @@ fn check_unbound_is_replaced(stage: &Stage) {
 }
 
 #[test]
-fn a_server_that_was_being_replaced_is_not_forgotten() {
+fn a_server_survives_an_interrupted_replacement() {
     let engine = Rc::new(Engine::shared());
     let proxy = FaultProxy::new(&engine);
-    let scene = Scene::behind(&proxy, &engine, Wire::Stdio, &[]);
-    let (session, old) = (scene.raw(), scene.container());
-    let mut bystander = with_bystander(&scene.env);
+    let setup = Setup::behind(&proxy, &engine, Wire::Stdio, &[]);
+    let (session, old) = (setup.raw(), setup.container());
+    let mut bystander = with_bystander(&setup.env);
     let creations = proxy.count(CREATE);
     proxy.set(&[Fault::HoldCreate(creations + 1)]);
-    let replace = ["run", &scene.name, "--replace", "--image", IMAGE, "--memory", "256m", "--wait"];
-    let command = scene.env.command(replace).spawn().unwrap();
+    let replace = ["run", &setup.name, "--replace", "--image", IMAGE, "--memory", "256m", "--wait"];
+    let command = setup.env.command(replace).spawn().unwrap();
     proxy.wait_for(CREATE, creations + 2);
-    let containers = || engine.labelled(&format!("mainstay.server={}", scene.name));
+    let containers = || engine.labelled(&format!("mainstay.server={}", setup.name));
     let unbound = until("it is created", || containers().pop());
     let server = bystander.after("a daemon dies while it replaces a container", || {
-        kill_both(&scene.env, command);
+        kill_both(&setup.env, command);
         proxy.set(&[]);
-        scene.status("running")
+        setup.status("running")
     });
     assert!(![json!(old), json!(unbound)].contains(&server["container_id"]), "{server:#}");
     assert_eq!(json!(containers()), json!([server["container_id"]]));
@@ -127,22 +127,22 @@ fn a_server_that_was_being_replaced_is_not_forgotten() {
 }
 
 #[test]
-fn a_server_that_was_moved_to_another_address_is_not_forgotten() {
+fn a_server_survives_a_move_to_another_engine_address() {
     let engine = Rc::new(Engine::shared());
     let (proxy, second) = (FaultProxy::new(&engine), FaultProxy::new(&engine));
-    let scene = Scene::behind(&proxy, &engine, Wire::Stdio, &[]);
-    let (session, old) = (scene.raw(), scene.container());
-    let mut bystander = with_bystander(&scene.env);
+    let setup = Setup::behind(&proxy, &engine, Wire::Stdio, &[]);
+    let (session, old) = (setup.raw(), setup.container());
+    let mut bystander = with_bystander(&setup.env);
     second.set(&[Fault::HoldCreate(1)]);
-    let mut command = scene.env.command(["run", &scene.name, "--replace", "--image", IMAGE]);
+    let mut command = setup.env.command(["run", &setup.name, "--replace", "--image", IMAGE]);
     let command = command.env("DOCKER_HOST", second.host()).spawn().unwrap();
     second.wait_for(CREATE, 2);
-    let containers = || engine.labelled(&format!("mainstay.server={}", scene.name));
+    let containers = || engine.labelled(&format!("mainstay.server={}", setup.name));
     until("it is created", || containers().iter().any(|id| *id != old).then_some(()));
     let server = bystander.after("a daemon dies while it moves a server to another engine", || {
-        kill_both(&scene.env, command);
+        kill_both(&setup.env, command);
         second.set(&[]);
-        scene.status("running")
+        setup.status("running")
     });
     assert_eq!(json!(containers()), json!([server["container_id"]]));
     assert_works(&session);
@@ -150,28 +150,28 @@ fn a_server_that_was_moved_to_another_address_is_not_forgotten() {
 
 #[test]
 fn a_container_is_kept_until_the_record_of_its_run_is_deleted() {
-    let scene = Scene::new(Wire::Stdio, &[], &[]);
-    let old = scene.container();
-    let containers = || scene.engine.labelled(&format!("mainstay.server={}", scene.name));
-    let creation = creation_of(&scene.env, &old);
+    let setup = Setup::new(Wire::Stdio, &[], &[]);
+    let old = setup.container();
+    let containers = || setup.engine.labelled(&format!("mainstay.server={}", setup.name));
+    let creation = creation_of(&setup.env, &old);
     // A directory in the place of the file stops root, too.
     fs::remove_file(&creation).unwrap();
     fs::create_dir(&creation).unwrap();
-    let replace = ["run", &scene.name, "--replace", "--image", IMAGE, "--memory", "256m", "--wait"];
-    let mut bystander = with_bystander(&scene.env);
-    for command in [&replace[..], &["restart", &scene.name]] {
+    let replace = ["run", &setup.name, "--replace", "--image", IMAGE, "--memory", "256m", "--wait"];
+    let mut bystander = with_bystander(&setup.env);
+    for command in [&replace[..], &["restart", &setup.name]] {
         let case = format!("`{}` with a record that cannot be deleted", command[0]);
         bystander.during(case, || {
-            scene.env.run(command);
-            scene.status("error")
+            setup.env.run(command);
+            setup.status("error")
         });
         assert_eq!(containers(), std::slice::from_ref(&old));
     }
     let server = bystander.after("a daemon starts when the record can be deleted", || {
-        scene.env.kill_mainstay();
+        setup.env.kill_mainstay();
         fs::remove_dir(&creation).unwrap();
-        scene.env.ok(["restart", &scene.name]);
-        scene.status("running")
+        setup.env.ok(["restart", &setup.name]);
+        setup.status("running")
     });
     assert_eq!(json!(containers()), json!([server["container_id"]]));
 }
@@ -206,7 +206,7 @@ fn a_container_whose_creation_was_answered_with_an_internal_error_is_removed() {
 }
 
 #[test]
-fn a_running_copy_of_a_container_that_no_daemon_heard_of_is_left_alone() {
+fn a_running_copy_of_an_unknown_container_is_left_alone() {
     let stage = Stage::new();
     let mut bystander = with_bystander(&stage.env);
     let (command, unbound) = stage.run_until_created(1);
@@ -265,28 +265,28 @@ fn nothing_is_created_that_cannot_be_recorded() {
 
 #[test]
 fn containers_of_version_0_1_0_are_recovered_and_removed() {
-    let scene = Scene::new(Wire::Stdio, &[], &[]);
-    let session = scene.raw();
-    let (container, pid) = (scene.container(), scene.engine.pid(&scene.container()));
-    let mut bystander = with_bystander(&scene.env);
+    let setup = Setup::new(Wire::Stdio, &[], &[]);
+    let session = setup.raw();
+    let (container, pid) = (setup.container(), setup.engine.pid(&setup.container()));
+    let mut bystander = with_bystander(&setup.env);
     let recovered =
         bystander.after("a container of 0.1.0 without a record of its creation", || {
-            scene.env.kill_mainstay();
+            setup.env.kill_mainstay();
             // It wrote the record of the run only.
-            for file in fs::read_dir(scene.env.mainstay_home().join("state/containers")).unwrap() {
+            for file in fs::read_dir(setup.env.mainstay_home().join("state/containers")).unwrap() {
                 let path = file.unwrap().path();
                 if path.extension().is_some_and(|extension| extension == "creation") {
                     fs::remove_file(path).unwrap();
                 }
             }
-            scene.back(1)
+            setup.back(1)
         });
     assert_eq!(recovered["container_id"], json!(container));
-    assert_eq!(scene.engine.pid(&container), pid);
+    assert_eq!(setup.engine.pid(&container), pid);
     assert_works(&session);
-    scene.env.ok(["rm", &scene.name]);
-    assert_eq!(scene.engine.labelled(&format!("mainstay.server={}", scene.name)), [""; 0]);
+    setup.env.ok(["rm", &setup.name]);
+    assert_eq!(setup.engine.labelled(&format!("mainstay.server={}", setup.name)), [""; 0]);
     let left: Vec<_> =
-        fs::read_dir(scene.env.mainstay_home().join("state/containers")).unwrap().collect();
+        fs::read_dir(setup.env.mainstay_home().join("state/containers")).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
 }

@@ -1,12 +1,12 @@
 //! The daemon is killed while a container answers. What was said meanwhile is in the engine's log, with
-//! much that was heard before: every answer comes once, and no notification twice.
+//! much that was received before: every answer comes once, and no notification twice.
 
 use std::fs;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::scene::{Scene, Wire};
+use super::setup::{Setup, Wire};
 use crate::env::{kill, pid_of, until, until_dead};
 use crate::proxy::client::text_of;
 use crate::proxy::raw::{BOTH, Raw, Response, call, request};
@@ -22,7 +22,7 @@ const SLOW: u64 = 2_500;
 const STEPS: u64 = 10;
 
 #[test]
-fn what_a_container_answers_while_no_daemon_is_there_is_heard_once() {
+fn answers_of_a_container_without_a_daemon_are_delivered_once() {
     let story = Story::begin();
     let (writing, telling) = (story.write(1), story.tell(2));
     story.kill_until(|log| log.contains("appended") && log.contains(&done()));
@@ -30,7 +30,7 @@ fn what_a_container_answers_while_no_daemon_is_there_is_heard_once() {
 }
 
 #[test]
-fn what_a_container_says_while_a_daemon_takes_it_up_is_heard_once() {
+fn output_of_a_container_during_reattachment_is_delivered_once() {
     let story = Story::begin();
     let (writing, telling) = (story.write(1), story.tell(2));
     story.kill_until(|_| true);
@@ -39,10 +39,10 @@ fn what_a_container_says_while_a_daemon_takes_it_up_is_heard_once() {
 
 /// A container that writes down what it executes, and a session with it.
 struct Story {
-    scene: Scene,
+    setup: Setup,
     session: Raw,
     container: String,
-    /// The session's general stream, on which one notification was heard.
+    /// The session's general stream, on which one notification was received.
     listening: Cut,
 }
 
@@ -56,14 +56,14 @@ impl Story {
     fn begin() -> Self {
         let counted = format!("{NOTES}/executed");
         let volume = format!(".:{NOTES}");
-        let scene = Scene::new(Wire::Stdio, &["-v", &volume], &["--count-file", &counted]);
-        let session = scene.raw();
+        let setup = Setup::new(Wire::Stdio, &["-v", &volume], &["--count-file", &counted]);
+        let session = setup.raw();
         subscribe(&session, 1);
         let mut listening = Cut::new(session.get(None));
         touch(&session, 1);
         assert_eq!(listening.message()["params"]["uri"], number(1));
-        let container = scene.container();
-        Self { scene, session, container, listening }
+        let container = setup.container();
+        Self { setup, session, container, listening }
     }
 
     /// Begins a call with an effect, and returns when it has had it.
@@ -86,13 +86,13 @@ impl Story {
 
     /// Kills the daemon, and lets the next one come when the engine has logged so much.
     fn kill_until(&self, is_enough: impl Fn(&str) -> bool) {
-        let about = self.scene.env.json(["daemon", "status", "--json"]);
+        let about = self.setup.env.json(["daemon", "status", "--json"]);
         let holder = u32::try_from(about["holder"].as_u64().unwrap()).unwrap();
         kill(holder, Signal::STOP);
         kill(pid_of(&about), Signal::KILL);
         until_dead(pid_of(&about));
         until("the container has said so much", || {
-            is_enough(&self.scene.engine.docker(&["logs", &self.container])).then_some(())
+            is_enough(&self.setup.engine.docker(&["logs", &self.container])).then_some(())
         });
         kill(holder, Signal::CONT);
     }
@@ -103,10 +103,10 @@ impl Story {
         let [answer] = &*answered else { panic!("not one answer: {answered:?}") };
         assert_eq!((&answer["id"], &*text_of(&answer["result"], 0)), (&json!(1), "appended"));
 
-        let mut told = telling.resumed(&self.session);
-        let answer = told.pop().expect("the stream ends with an answer");
+        let mut reported = telling.resumed(&self.session);
+        let answer = reported.pop().expect("the stream ends with an answer");
         assert_eq!((&answer["id"], text_of(&answer["result"], 0)), (&json!(2), done()));
-        let progress = told.iter().map(|told| told["params"]["progress"].as_u64());
+        let progress = reported.iter().map(|reported| reported["params"]["progress"].as_u64());
         let progress: Vec<u64> = progress.map(|step| step.expect("progress alone")).collect();
         let ordered = [&[1], &*progress].concat();
         assert!(ordered.is_sorted_by(|one, next| one < next), "{progress:?}");
@@ -115,20 +115,20 @@ impl Story {
         subscribe(&self.session, 2);
         touch(&self.session, 2);
         let uris = std::iter::from_fn(|| Some(listening.message()?["params"]["uri"].clone()));
-        let heard: Vec<_> = uris.take_while(|uri| *uri != number(2)).collect();
+        let received: Vec<_> = uris.take_while(|uri| *uri != number(2)).collect();
         // What changed while it was not there a daemon cannot know, so it says that once by itself.
-        assert!(heard.is_empty() || heard == [number(1)], "{heard:?}");
+        assert!(received.is_empty() || received == [number(1)], "{received:?}");
 
         let executed = "touch\nappend\nprogress_die\ntouch\n";
         assert_eq!(self.noted("executed"), executed, "each was executed once");
         assert_eq!(self.noted("effects"), "x\n");
-        let server = self.scene.server();
+        let server = self.setup.server();
         let kept = json!([server["container_id"], server["restarts_total"], server["sessions"]]);
         assert_eq!(kept, json!([self.container, 0, 1]));
     }
 
     fn noted(&self, file: &str) -> String {
-        fs::read_to_string(self.scene.env.work().join(file)).unwrap_or_default()
+        fs::read_to_string(self.setup.env.work().join(file)).unwrap_or_default()
     }
 }
 

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use mainstay_testkit::docker::{Engine, Options};
 use serde_json::json;
 
-use super::scene::{Rest, Wire, run, server_name, stage};
-use crate::clients::scene::{CLINE, CURSOR, ClientFile, Sort, VSCODE, done};
+use super::setup::{Rest, Wire, run, server_name, stage};
+use crate::clients::setup::{CLINE, CURSOR, ClientFile, Sort, VSCODE, done};
 use crate::env::{TestEnv, until};
 
 /// Clients with three kinds of files.
@@ -46,12 +46,12 @@ impl Registered {
 }
 
 #[test]
-fn an_exit_takes_the_entry_out_and_the_restart_brings_it_back() {
+fn an_exit_removes_the_entry_and_the_restart_adds_it() {
     exit(CURSOR);
 }
 
 #[test]
-fn an_exit_takes_the_entry_out_of_cline_and_the_restart_brings_it_back() {
+fn an_exit_removes_the_entry_from_cline_and_the_restart_adds_it() {
     exit(CLINE);
 }
 
@@ -68,13 +68,13 @@ fn exit(sort: Sort) {
     assert_eq!(server.file.text(), sort.text);
     server.env.once_running(&server.name, 3);
     server.file.once(&server.with);
-    until("it is told", || (server.done() == ["added", "removed", "added"]).then_some(()));
+    until("it is reported", || (server.done() == ["added", "removed", "added"]).then_some(()));
     let why = server.env.ok(["why", &server.name]);
     assert!(why.contains(sort.path), "{why}");
 }
 
 #[test]
-fn a_quick_recovery_leaves_the_entry_alone() {
+fn a_quick_recovery_keeps_the_entry() {
     for sort in SORTS {
         let server = Registered::new(Engine::shared(), sort, &[], &[]);
         let stamp = server.file.stamp();
@@ -85,7 +85,7 @@ fn a_quick_recovery_leaves_the_entry_alone() {
 }
 
 #[test]
-fn an_outage_of_the_engine_that_outlives_the_hold_takes_the_entry_out() {
+fn an_engine_outage_longer_than_the_hold_removes_the_entry() {
     let engine = Engine::own(Options::default());
     let server = Registered::new(engine, CURSOR, &["--hold", "1s"], &[]);
     let [vscode, cline] = [VSCODE, CLINE].map(|sort| {
@@ -105,18 +105,18 @@ fn an_outage_of_the_engine_that_outlives_the_hold_takes_the_entry_out() {
 }
 
 #[test]
-fn a_removed_container_takes_its_entry_along_for_good() {
+fn a_removed_container_removes_its_entry_for_good() {
     for (sort, mode) in SORTS.into_iter().zip(["auto", "never", "always"]) {
         let server = Registered::new(Engine::shared(), sort, &["--refresh", mode], &[]);
         server.engine.docker(&["rm", "--force", &server.container()]);
         server.file.once(sort.text);
         until("it is forgotten", || server.env.server(&server.name).is_null().then_some(()));
-        until("it is told", || (server.done() == ["added", "removed"]).then_some(()));
+        until("it is reported", || (server.done() == ["added", "removed"]).then_some(()));
     }
 }
 
 #[test]
-fn a_container_that_is_removed_while_the_entry_is_out_never_brings_it_back() {
+fn a_container_removed_without_its_entry_never_adds_it() {
     let options = ["--refresh", "always", "--restart-max", "0"];
     let server = Registered::new(Engine::shared(), CURSOR, &options, &[]);
     let container = server.container();
@@ -124,14 +124,14 @@ fn a_container_that_is_removed_while_the_entry_is_out_never_brings_it_back() {
     server.file.once(CURSOR.text);
     server.engine.docker(&["rm", "--force", &container]);
     until("it is forgotten", || server.env.server(&server.name).is_null().then_some(()));
-    let entries = crate::clients::scene::listed(&server.env, "cursor")["entries"].clone();
+    let entries = crate::clients::setup::listed(&server.env, "cursor")["entries"].clone();
     let foreign = entries.as_array().unwrap().iter().all(|entry| entry["standing"] == "foreign");
     assert!(foreign, "nothing of ours is left: {entries}");
     assert_eq!(server.file.text(), CURSOR.text);
 }
 
 #[test]
-fn a_removal_that_no_daemon_saw_takes_the_entry_along() {
+fn a_removal_without_a_daemon_removes_the_entry() {
     let server = Registered::new(Engine::shared(), CURSOR, &[], &[]);
     let (other, container) = (server_name("by"), server.container());
     // Not all containers may go at once.
@@ -144,7 +144,7 @@ fn a_removal_that_no_daemon_saw_takes_the_entry_along() {
 }
 
 #[test]
-fn rm_takes_the_entry_along_and_the_file_is_as_it_was() {
+fn rm_removes_the_entry_and_restores_the_file() {
     for sort in SORTS {
         let server = Registered::new(Engine::shared(), sort, &[], &[]);
         let output = server.env.run(["rm", &server.name]);

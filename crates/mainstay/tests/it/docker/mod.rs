@@ -1,6 +1,6 @@
 //! Servers in containers of a real engine, and what becomes of the sessions with them.
 //!
-//! Every story has a Mainstay of its own ([`scene`]) and real clients that hold a session throughout.
+//! Every story has a Mainstay of its own ([`setup`]) and real clients that hold a session throughout.
 //! Stories that end their engine, or break the way to it, have an engine or a proxy of their own.
 
 mod absence;
@@ -11,11 +11,11 @@ mod deaths;
 mod entries;
 mod exits;
 mod faults;
-mod hands;
+mod manual_commands;
 mod outages;
-mod owners;
+mod ownership;
 mod podman;
 mod removal;
 mod resolver;
-mod scene;
 mod service;
+mod setup;

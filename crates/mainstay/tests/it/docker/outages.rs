@@ -9,7 +9,7 @@ use mainstay_testkit::docker::{Engine, FaultProxy, IMAGE, Options};
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::scene::{Rest, Scene, Wire, run, server_name, stage};
+use super::setup::{Rest, Setup, Wire, run, server_name, stage};
 use crate::env::{kill, until};
 use crate::proxy::client::{Client, Sdk, text_of};
 use crate::proxy::raw::{BOTH, call};
@@ -18,46 +18,46 @@ const SURVIVE: Options = Options { live_restore: true };
 const DIE: Options = Options { live_restore: false };
 
 #[test]
-fn containers_that_survive_a_killed_engine_are_taken_up_again() {
+fn containers_that_survive_a_killed_engine_are_reattached() {
     survive(Wire::Stdio, Engine::kill);
 }
 
 #[test]
-fn containers_that_survive_a_stopped_engine_are_taken_up_again() {
+fn containers_that_survive_a_stopped_engine_are_reattached() {
     survive(Wire::Stdio, Engine::stop);
 }
 
 #[test]
-fn containers_that_speak_http_survive_a_killed_engine() {
+fn http_containers_survive_a_killed_engine() {
     survive(Wire::Http, Engine::kill);
 }
 
 fn survive(wire: Wire, end: fn(&Engine)) {
-    let scene = Scene::alone(SURVIVE, wire, &["--restart-max", "1"]);
-    let (client, other) = (scene.client(Sdk::Rust), scene.client(Sdk::Ts1));
-    let container = scene.container();
-    let pid = scene.engine.pid(&container);
+    let setup = Setup::alone(SURVIVE, wire, &["--restart-max", "1"]);
+    let (client, other) = (setup.client(Sdk::Rust), setup.client(Sdk::Ts1));
+    let container = setup.container();
+    let pid = setup.engine.pid(&container);
     for _ in 0..2 {
-        end(&scene.engine);
-        scene.status("waiting");
+        end(&setup.engine);
+        setup.status("waiting");
         let held = client.send_call("echo", &json!({"text": "held"}));
-        scene.engine.start();
+        setup.engine.start();
         assert_eq!(held.text(), "held");
-        let server = scene.back(1);
+        let server = setup.back(1);
         assert_eq!(
             (&server["restarts_total"], &server["container_id"]),
             (&json!(0), &json!(container))
         );
-        scene.assert_goes_on(&[&client, &other]);
+        setup.assert_goes_on(&[&client, &other]);
     }
-    assert_eq!(scene.engine.pid(&container), pid);
+    assert_eq!(setup.engine.pid(&container), pid);
     // What follows an outage is noticed as before it.
-    scene.kill();
-    scene.assert_goes_on(&[&client, &other]);
+    setup.kill();
+    setup.assert_goes_on(&[&client, &other]);
 }
 
 #[test]
-fn what_a_container_says_while_the_engine_is_away_is_not_lost() {
+fn output_during_an_engine_outage_is_not_lost() {
     let engine = Rc::new(Engine::own(SURVIVE));
     let env = stage(&engine, &engine.host());
     let name = server_name("fx");
@@ -84,9 +84,9 @@ fn what_a_container_says_while_the_engine_is_away_is_not_lost() {
 /// An engine that is killed loses lines that it has read and not passed on.
 #[test]
 fn calls_that_are_made_while_an_engine_is_killed_are_answered() {
-    let scene = Scene::alone(SURVIVE, Wire::Stdio, &[]);
-    let client = scene.client(Sdk::Rust);
-    let socket = scene.engine.socket();
+    let setup = Setup::alone(SURVIVE, Wire::Stdio, &[]);
+    let client = setup.client(Sdk::Rust);
+    let socket = setup.engine.socket();
     for round in 0..3 {
         let pid = fs::read_to_string(socket.with_file_name("pid")).unwrap();
         let engine: u32 = pid.trim().parse().unwrap();
@@ -101,13 +101,13 @@ fn calls_that_are_made_while_an_engine_is_killed_are_answered() {
             })
             .collect();
         // Waits until nothing of it is left.
-        scene.engine.kill();
-        scene.engine.start();
+        setup.engine.kill();
+        setup.engine.start();
         for (number, call) in (0..).zip(&calls) {
             assert_eq!(json!({"text": call.text()}), text(number));
         }
     }
-    assert_eq!(scene.server()["restarts_total"], 0);
+    assert_eq!(setup.server()["restarts_total"], 0);
 }
 
 #[test]
@@ -121,21 +121,21 @@ fn containers_that_die_with_a_killed_engine_are_started_again() {
 }
 
 fn die(wire: Wire, end: fn(&Engine)) {
-    let scene = Scene::alone(DIE, wire, &["--restart-max", "1"]);
-    let (client, other) = (scene.client(Sdk::Rust), scene.client(Sdk::Py2));
-    let container = scene.container();
+    let setup = Setup::alone(DIE, wire, &["--restart-max", "1"]);
+    let (client, other) = (setup.client(Sdk::Rust), setup.client(Sdk::Py2));
+    let container = setup.container();
     for round in 1..=3 {
-        end(&scene.engine);
-        scene.status("waiting");
+        end(&setup.engine);
+        setup.status("waiting");
         let held = client.send_call("echo", &json!({"text": "held"}));
-        scene.engine.start();
+        setup.engine.start();
         assert_eq!(held.text(), "held");
-        let server = scene.back(round + 1);
+        let server = setup.back(round + 1);
         assert_eq!(server["restarts"], 0, "an outage costs nothing: {server:#}");
         assert_eq!(server["container_id"], json!(container));
-        scene.assert_goes_on(&[&client, &other]);
+        setup.assert_goes_on(&[&client, &other]);
     }
-    let events = scene.env.events(&scene.name);
+    let events = setup.env.events(&setup.name);
     assert!(
         events.iter().all(|event| event["cause"] != "stopped"),
         "nobody is blamed: {events:#?}"
@@ -145,28 +145,28 @@ fn die(wire: Wire, end: fn(&Engine)) {
 /// The container runtime may keep something of the start that the engine does not know of.
 #[test]
 fn a_server_is_back_after_its_engine_was_killed_during_a_start() {
-    let scene =
-        Scene::alone(DIE, Wire::Stdio, &["--restart-initial", "1ms", "--restart-cap", "1ms"]);
+    let setup =
+        Setup::alone(DIE, Wire::Stdio, &["--restart-initial", "1ms", "--restart-cap", "1ms"]);
     for pause in [100, 150, 200, 300] {
-        let generation = scene.generation();
-        kill(scene.engine.pid(&scene.container()), Signal::KILL);
+        let generation = setup.generation();
+        kill(setup.engine.pid(&setup.container()), Signal::KILL);
         thread::sleep(Duration::from_millis(pause));
-        scene.engine.kill();
-        scene.engine.start();
-        scene.env.once(&scene.name, "was back", |server| {
+        setup.engine.kill();
+        setup.engine.start();
+        setup.env.once(&setup.name, "was back", |server| {
             server["status"] == "running" && server["generation"].as_u64() > Some(generation)
         });
-        assert_eq!(scene.env.call(&scene.name, "echo", r#"{"text":"back"}"#), "back");
+        assert_eq!(setup.env.call(&setup.name, "echo", r#"{"text":"back"}"#), "back");
     }
 }
 
 /// What stands before a container accepts connections after its death, and breaks them off.
 #[test]
-fn a_death_that_is_told_late_costs_no_safe_call() {
-    let scene = Scene::alone(DIE, Wire::Http, &[]);
-    let client = scene.client(Sdk::Rust);
-    let server = scene.engine.pid(&scene.container());
-    let pid = fs::read_to_string(scene.engine.socket().with_file_name("pid")).unwrap();
+fn a_late_report_of_a_death_loses_no_safe_call() {
+    let setup = Setup::alone(DIE, Wire::Http, &[]);
+    let client = setup.client(Sdk::Rust);
+    let server = setup.engine.pid(&setup.container());
+    let pid = fs::read_to_string(setup.engine.socket().with_file_name("pid")).unwrap();
     let engine: u32 = pid.trim().parse().unwrap();
     kill(engine, Signal::STOP);
     kill(server, Signal::KILL);
@@ -179,16 +179,16 @@ fn a_death_that_is_told_late_costs_no_safe_call() {
 
 #[test]
 fn an_engine_that_is_absent_when_the_daemon_starts_is_waited_for() {
-    let scene = Scene::alone(SURVIVE, Wire::Stdio, &[]);
-    let session = scene.raw();
-    let container = scene.container();
-    scene.engine.stop();
-    scene.env.kill_mainstay();
-    scene.status("waiting");
+    let setup = Setup::alone(SURVIVE, Wire::Stdio, &[]);
+    let session = setup.raw();
+    let container = setup.container();
+    setup.engine.stop();
+    setup.env.kill_mainstay();
+    setup.status("waiting");
     let held = session.post(BOTH, &call(1, "echo", &json!({"text": "held"})));
-    scene.engine.start();
+    setup.engine.start();
     assert_eq!(text_of(&held.answer()["result"], 0), "held");
-    let server = scene.env.once(&scene.name, "knew its container again", |server| {
+    let server = setup.env.once(&setup.name, "knew its container again", |server| {
         server["status"] == "running" && server["container_id"] == json!(container)
     });
     assert_eq!((&server["generation"], &server["restarts_total"]), (&json!(1), &json!(0)));
@@ -198,18 +198,18 @@ fn an_engine_that_is_absent_when_the_daemon_starts_is_waited_for() {
 fn a_container_that_dies_while_the_engine_is_away_is_started_again() {
     // Docker 20.10 starts one that speaks stdio with its standard input at an end, once.
     for wire in [Wire::Http, Wire::Stdio] {
-        let scene = Scene::alone(SURVIVE, wire, &[]);
-        let client = scene.client(Sdk::Rust);
-        let pid = scene.engine.pid(&scene.container());
-        scene.engine.stop();
-        scene.status("waiting");
+        let setup = Setup::alone(SURVIVE, wire, &[]);
+        let client = setup.client(Sdk::Rust);
+        let pid = setup.engine.pid(&setup.container());
+        setup.engine.stop();
+        setup.status("waiting");
         kill(pid, Signal::KILL);
-        scene.engine.start();
-        let server = scene.env.once(&scene.name, "was started again", |server| {
+        setup.engine.start();
+        let server = setup.env.once(&setup.name, "was started again", |server| {
             server["status"] == "running" && server["generation"].as_u64() >= Some(2)
         });
         assert_eq!(server["restarts"], 0, "{server:#}");
-        scene.assert_goes_on(&[&client]);
+        setup.assert_goes_on(&[&client]);
     }
 }
 
@@ -217,20 +217,20 @@ fn a_container_that_dies_while_the_engine_is_away_is_started_again() {
 fn another_engine_behind_the_same_socket_is_an_outage() {
     let (engine, other) = (Rc::new(Engine::own(SURVIVE)), Engine::own(DIE));
     let proxy = FaultProxy::new(&engine);
-    let scene = Scene::behind(&proxy, &engine, Wire::Stdio, &[]);
-    let client = scene.client(Sdk::Rust);
+    let setup = Setup::behind(&proxy, &engine, Wire::Stdio, &[]);
+    let client = setup.client(Sdk::Rust);
     let foreign = other.docker(&["run", "-d", "-i", IMAGE]);
     proxy.aim(&other);
-    scene.env.once(&scene.name, "said that it is another engine", |server| {
+    setup.env.once(&setup.name, "said that it is another engine", |server| {
         let reason = server["reason"].as_str().unwrap_or_default();
         server["status"] == "waiting" && reason.starts_with("another engine answers at ")
     });
-    let why = scene.env.ok(["why", &scene.name]);
+    let why = setup.env.ok(["why", &setup.name]);
     assert!(why.contains("start the engine that has its container;"), "{why}");
     proxy.aim(&engine);
-    let server = scene.back(1);
+    let server = setup.back(1);
     assert_eq!(server["restarts_total"], 0);
-    scene.assert_goes_on(&[&client]);
+    setup.assert_goes_on(&[&client]);
     assert_eq!(other.docker(&["ps", "--all", "--quiet", "--no-trunc"]), foreign, "it is untouched");
 }
 

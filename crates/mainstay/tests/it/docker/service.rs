@@ -10,11 +10,11 @@ use mainstay_testkit::docker::Engine;
 use serde_json::{Value, json};
 
 use self::load::{Connected, Load, Patient};
-use super::scene::assert_works;
+use super::setup::assert_works;
 use crate::env::{free_port, pid_of, until};
 use crate::proxy::client::text_of;
 use crate::proxy::raw::{BOTH, Raw, call};
-use crate::update::scene::{NEW, OLD, version};
+use crate::update::setup::{NEW, OLD, version};
 
 /// Where the program is on a machine. systemd has an opinion about most of these characters.
 const PROGRAM: &str = "/opt/my tools/100%h $HOME/mainstay";
@@ -180,14 +180,14 @@ impl Drop for Machine {
 }
 
 #[test]
-fn the_unit_is_sound_wherever_the_program_is() {
+fn the_unit_is_valid_for_every_program_path() {
     let machine = Machine::boot("paths");
     machine.script("put", &[env!("CARGO_BIN_EXE_mainstay"), QUOTED]);
     for (program, said) in
         [(QUOTED, "the service is running"), (PROGRAM, "the new unit takes effect after a restart")]
     {
-        let told = machine.run_from(program, &["service", "install"]);
-        assert!(told.contains(said), "{told}");
+        let reported = machine.run_from(program, &["service", "install"]);
+        assert!(reported.contains(said), "{reported}");
         let unit = Path::new("/home/me/.config/systemd/user/mainstay.service");
         let verified =
             machine.run(&["systemd-analyze", "--user", "verify", unit.to_str().unwrap()]);
@@ -212,14 +212,14 @@ fn the_unit_is_sound_wherever_the_program_is() {
 }
 
 #[test]
-fn servers_and_sessions_outlive_the_service() {
+fn servers_and_sessions_survive_the_service() {
     let machine = Machine::boot("service");
     let server = machine.run_server("clock");
     let session = Raw::open(server["url"].as_str().unwrap());
     assert_works(&session);
 
-    let told = machine.mainstay(&["service", "install"]);
-    assert!(told.contains("is stopped; its servers keep running"), "{told}");
+    let reported = machine.mainstay(&["service", "install"]);
+    assert!(reported.contains("is stopped; its servers keep running"), "{reported}");
     machine.assert_unharmed(&server, &session);
 
     let (holder, daemon) = (machine.property("MainPID"), machine.daemon());
@@ -260,7 +260,7 @@ fn servers_and_sessions_outlive_the_service() {
 }
 
 #[test]
-fn under_load_an_update_costs_no_call_and_a_restart_at_most_one() {
+fn under_load_an_update_loses_no_call_and_a_restart_at_most_one() {
     let machine = Machine::boot_to_be_updated("update");
     machine.mainstay(&["service", "install"]);
     let server = machine.run_server("clock");
@@ -270,8 +270,8 @@ fn under_load_an_update_costs_no_call_and_a_restart_at_most_one() {
     let (holder, daemon) = (machine.property("MainPID"), machine.daemon());
 
     load.through(&mut [&mut &session, &mut connected], || {
-        let told = machine.mainstay(&["update", "--from", NEWER]);
-        assert!(told.contains(&format!("updated from {OLD} to {NEW}")), "{told}");
+        let reported = machine.mainstay(&["update", "--from", NEWER]);
+        assert!(reported.contains(&format!("updated from {OLD} to {NEW}")), "{reported}");
     });
     machine.assert_unharmed(&server, &session);
     assert_ne!(machine.daemon(), daemon);
@@ -297,15 +297,15 @@ fn under_load_an_update_costs_no_call_and_a_restart_at_most_one() {
 }
 
 #[test]
-fn what_its_user_stopped_stays_stopped() {
+fn a_stopped_service_stays_stopped() {
     let machine = Machine::boot("stopped");
     let server = machine.run_server("clock");
     machine.mainstay(&["service", "install"]);
 
     machine.systemctl("stop");
     assert!(machine.is_alive(pid_of(&server)), "the server runs on");
-    let told = machine.mainstay(&["service", "install"]);
-    assert!(told.contains("it is still stopped"), "{told}");
+    let reported = machine.mainstay(&["service", "install"]);
+    assert!(reported.contains("it is still stopped"), "{reported}");
     assert_eq!(machine.property("ActiveState"), "inactive");
     machine.systemctl("start");
     assert_eq!(machine.server("clock")["pid"], server["pid"]);
@@ -321,7 +321,7 @@ fn what_its_user_stopped_stays_stopped() {
 }
 
 #[test]
-fn a_daemon_that_hangs_does_not_stay() {
+fn a_hung_daemon_is_replaced() {
     let machine = Machine::boot("hangs");
     machine.mainstay(&["service", "install"]);
     let server = machine.run_server("clock");
@@ -338,7 +338,7 @@ fn a_daemon_that_hangs_does_not_stay() {
 }
 
 #[test]
-fn after_a_reboot_what_was_on_is_on_again() {
+fn servers_that_were_on_are_started_after_a_reboot() {
     let machine = Machine::boot("reboot");
     machine.mainstay(&["service", "install"]);
     let server = machine.run_server("clock");

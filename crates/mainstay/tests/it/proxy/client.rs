@@ -1,7 +1,7 @@
 //! One way to drive every real client, whatever it is written in.
 //!
-//! A client is told what to do as JSON and tells what happens to it as JSON; both are described in
-//! `tests/clients/README.md`. Nothing that it told is forgotten, so that a test can wait for what
+//! A client is reported what to do as JSON and tells what happens to it as JSON; both are described in
+//! `tests/clients/README.md`. Nothing that it reported is forgotten, so that a test can wait for what
 //! has happened already, and can look for what must not have happened.
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -52,7 +52,7 @@ impl Sdk {
 /// A real client in a session.
 pub(crate) struct Client {
     pub(crate) sdk: Sdk,
-    told: Told,
+    reported: EventLog,
     driver: Driver,
     last_id: AtomicU64,
 }
@@ -95,24 +95,25 @@ impl Client {
 
     /// Begins to connect.
     pub(crate) fn start(env: &TestEnv, sdk: Sdk, target: &str) -> Self {
-        let told = Told::default();
+        let reported = EventLog::default();
         let driver = match program_of(sdk) {
-            Some(program) => start_program(env, &program, target, told.clone()),
-            None => Driver::Rust(RustSdk::start(target, told.clone())),
+            Some(program) => start_program(env, &program, target, reported.clone()),
+            None => Driver::Rust(RustSdk::start(target, reported.clone())),
         };
-        Self { sdk, told, driver, last_id: AtomicU64::new(0) }
+        Self { sdk, reported, driver, last_id: AtomicU64::new(0) }
     }
 
     /// Waits until the session is open.
     pub(crate) fn connected(self) -> Self {
-        let first = self.event("connected", |told| is(told, "connected") || is(told, "trouble"));
+        let first = self
+            .event("connected", |reported| is(reported, "connected") || is(reported, "trouble"));
         assert_eq!(first["event"], "connected", "{:?}: {first}", self.sdk);
         self
     }
 
     /// What the server said it can do.
     pub(crate) fn capabilities(&self) -> Value {
-        self.event("connected", |told| is(told, "connected"))["capabilities"].clone()
+        self.event("connected", |reported| is(reported, "connected"))["capabilities"].clone()
     }
 
     /// Sends a request.
@@ -162,43 +163,46 @@ impl Client {
         self.order(&json!({"do": "answer", "key": question["key"], "result": result}));
     }
 
-    /// The first thing that it told and that is so; waits for it.
+    /// The first thing that it reported and that is so; waits for it.
     pub(crate) fn event(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-        let found = self.told.wait(|told| told.iter().find(|event| is_so(event)).cloned());
-        found.unwrap_or_else(|told| panic!("{:?} never told of {what}: {told:#?}", self.sdk))
+        let found =
+            self.reported.wait(|reported| reported.iter().find(|event| is_so(event)).cloned());
+        found.unwrap_or_else(|reported| {
+            panic!("{:?} never reported of {what}: {reported:#?}", self.sdk)
+        })
     }
 
     /// Waits until the response to a call has begun; the Rust SDK does not show it.
     pub(crate) fn call_has_begun(&self) {
         if self.sdk != Sdk::Rust {
-            let call = |told: &Value| is(told, "http") && told["rpc"] == "tools/call";
+            let call = |reported: &Value| is(reported, "http") && reported["rpc"] == "tools/call";
             self.event("the head of a response", call);
         }
     }
 
     /// Waits for a notification.
     pub(crate) fn notified(&self, method: &str) -> Value {
-        self.event(method, |told| is(told, "notification") && told["method"] == method)
+        self.event(method, |reported| is(reported, "notification") && reported["method"] == method)
     }
 
     /// Waits until the server asks.
     pub(crate) fn asked(&self, method: &str) -> Value {
-        self.event(method, |told| is(told, "asked") && told["method"] == method)
+        self.event(method, |reported| is(reported, "asked") && reported["method"] == method)
     }
 
-    /// All that it told so far and that is so.
+    /// All that it reported so far and that is so.
     pub(crate) fn all(&self, is_so: impl Fn(&Value) -> bool) -> Vec<Value> {
-        self.told.lock().iter().filter(|event| is_so(event)).cloned().collect()
+        self.reported.lock().iter().filter(|event| is_so(event)).cloned().collect()
     }
 
     /// The notifications of this kind so far.
     pub(crate) fn notifications(&self, method: &str) -> Vec<Value> {
-        self.all(|told| is(told, "notification") && told["method"] == method)
+        self.all(|reported| is(reported, "notification") && reported["method"] == method)
     }
 
     /// The session id that it sends; none over stdio and for the Rust SDK, which shows none.
     pub(crate) fn session(&self) -> Option<String> {
-        let given = self.all(|told| is(told, "http") && told["given"].is_string());
+        let given = self.all(|reported| is(reported, "http") && reported["given"].is_string());
         Some(given.first()?["given"].as_str().unwrap().to_owned())
     }
 
@@ -207,9 +211,10 @@ impl Client {
     #[track_caller]
     pub(crate) fn assert_clean(&self) {
         let sdk = self.sdk;
-        let troubles = self.all(|told| is(told, "trouble") && !is_overtaken_progress(told));
+        let troubles =
+            self.all(|reported| is(reported, "trouble") && !is_overtaken_progress(reported));
         assert_eq!(troubles, [Value::Null; 0], "{sdk:?}");
-        let http = self.all(|told| is(told, "http"));
+        let http = self.all(|reported| is(reported, "http"));
         let initialized = http.iter().filter(|exchange| exchange["rpc"] == "initialize").count();
         assert!(initialized <= 1, "{sdk:?} initialized {initialized} times");
         let sessions = http.iter().filter_map(|exchange| exchange["session"].as_str());
@@ -225,7 +230,7 @@ impl Client {
     /// Ends the session as the SDK does it, which must succeed.
     pub(crate) fn close(self) {
         self.order(&json!({"do": "close"}));
-        self.event("its end", |told| is(told, "closed"));
+        self.event("its end", |reported| is(reported, "closed"));
         self.assert_clean();
     }
 
@@ -233,7 +238,7 @@ impl Client {
         match &self.driver {
             Driver::Program(_, stdin) => {
                 let mut stdin = stdin.lock().unwrap();
-                // One that has ended has told of it.
+                // One that has ended has reported of it.
                 let _ended = writeln!(stdin.as_mut().unwrap(), "{command}");
             }
             Driver::Rust(sdk) => sdk.order(command.clone()),
@@ -257,8 +262,8 @@ impl Ticket<'_> {
     /// Waits for the end.
     pub(crate) fn end(&self) -> End {
         let id = self.id;
-        let end = self.client.event(&format!("the end of request {id}"), |told| {
-            (is(told, "result") || is(told, "error")) && told["id"] == id
+        let end = self.client.event(&format!("the end of request {id}"), |reported| {
+            (is(reported, "result") || is(reported, "error")) && reported["id"] == id
         });
         if is(&end, "result") {
             return End::Result(end["result"].clone());
@@ -289,20 +294,20 @@ impl Ticket<'_> {
     /// The progress so far.
     pub(crate) fn progress(&self) -> Vec<f64> {
         let id = self.id;
-        let progress = self.client.all(|told| is(told, "progress") && told["id"] == id);
-        progress.iter().map(|told| told["progress"].as_f64().unwrap()).collect()
+        let progress = self.client.all(|reported| is(reported, "progress") && reported["id"] == id);
+        progress.iter().map(|reported| reported["progress"].as_f64().unwrap()).collect()
     }
 }
 
 /// The TypeScript SDK may deal with an answer before the progress that came just before it, without us too.
-fn is_overtaken_progress(told: &Value) -> bool {
-    let message = told["message"].as_str().unwrap_or_default();
+fn is_overtaken_progress(reported: &Value) -> bool {
+    let message = reported["message"].as_str().unwrap_or_default();
     message.starts_with("Received a progress notification for an unknown token")
 }
 
 /// Whether an event is of this kind.
-pub(crate) fn is(told: &Value, event: &str) -> bool {
-    told["event"] == event
+pub(crate) fn is(reported: &Value, event: &str) -> bool {
+    reported["event"] == event
 }
 
 /// One of the texts of a tool's result.
@@ -318,11 +323,11 @@ pub(crate) fn names(list: &Value) -> Vec<String> {
     items.iter().map(|item| item["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// All that a client told, shared with whoever listens to it.
+/// All that a client reported, shared with whoever listens to it.
 #[derive(Clone, Default)]
-pub(crate) struct Told(Arc<(Mutex<Vec<Value>>, Condvar)>);
+pub(crate) struct EventLog(Arc<(Mutex<Vec<Value>>, Condvar)>);
 
-impl Told {
+impl EventLog {
     pub(crate) fn add(&self, event: Value) {
         self.lock().push(event);
         self.0.1.notify_all();
@@ -332,11 +337,11 @@ impl Told {
         self.0.0.lock().unwrap()
     }
 
-    /// Waits until there is an answer; gives all that was told if there is none in time.
+    /// Waits until there is an answer; gives all that was reported if there is none in time.
     fn wait<T>(&self, ask: impl Fn(&[Value]) -> Option<T>) -> Result<T, Vec<Value>> {
-        let none_yet = |told: &mut Vec<Value>| ask(told).is_none();
-        let (told, _) = self.0.1.wait_timeout_while(self.lock(), LIMIT, none_yet).unwrap();
-        ask(&told).ok_or_else(|| told.clone())
+        let none_yet = |reported: &mut Vec<Value>| ask(reported).is_none();
+        let (reported, _) = self.0.1.wait_timeout_while(self.lock(), LIMIT, none_yet).unwrap();
+        ask(&reported).ok_or_else(|| reported.clone())
     }
 }
 
@@ -362,7 +367,7 @@ fn program_of(sdk: Sdk) -> Option<Vec<String>> {
 }
 
 /// Starts a driver in the environment that `mainstay` itself is run in, since it may start it.
-fn start_program(env: &TestEnv, program: &[String], target: &str, told: Told) -> Driver {
+fn start_program(env: &TestEnv, program: &[String], target: &str, reported: EventLog) -> Driver {
     let ours = env.command([""; 0]);
     let mut command = Command::new(&program[0]);
     command.args(&program[1..]).arg(target).env_clear();
@@ -373,7 +378,7 @@ fn start_program(env: &TestEnv, program: &[String], target: &str, told: Told) ->
     thread::spawn(move || {
         for line in stdout.lines().map_while(Result::ok) {
             let event = serde_json::from_str(&line);
-            told.add(event.unwrap_or_else(|_| json!({"event": "trouble", "message": line})));
+            reported.add(event.unwrap_or_else(|_| json!({"event": "trouble", "message": line})));
         }
     });
     let stdin = child.stdin.take();

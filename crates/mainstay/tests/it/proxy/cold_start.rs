@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::raw::{BOTH, Raw, parts, request};
-use super::scene::{NAME, stage};
+use super::setup::{NAME, stage};
 use crate::env::{TestEnv, fixture};
-use crate::stand_in::Client;
+use crate::fake_daemon::Client;
 
 /// Longer than a list is waited for that a copy can answer.
 const DOWNLOAD: Duration = Duration::from_secs(10);
@@ -17,7 +17,7 @@ const SERVER: &str =
     r#"echo "fetching packages" >&2; while test -e barred; do sleep 0.05; done; exec "$0""#;
 
 #[test]
-fn every_way_in_waits_for_the_first_start_and_tells_what_happens() {
+fn every_kind_of_client_waits_for_the_first_start() {
     let env = stage();
     let barred = env.write("barred", "");
     env.ok(["run", NAME, "--", "sh", "-c", SERVER, &fixture()]);
@@ -28,10 +28,10 @@ fn every_way_in_waits_for_the_first_start_and_tells_what_happens() {
         let call = scope.spawn(|| env.call(NAME, "echo", r#"{"text": "hi"}"#));
         thread::sleep(DOWNLOAD);
         std::fs::remove_file(barred).unwrap();
-        for told in [connect.join().unwrap(), http.join().unwrap()] {
-            assert_eq!(told[0]["progressToken"], "t", "{told:?}");
-            assert_eq!(told[0]["message"], "starting fx: fetching packages", "{told:?}");
-            assert!(told.len() >= 2, "the wait goes on: {told:?}");
+        for reported in [connect.join().unwrap(), http.join().unwrap()] {
+            assert_eq!(reported[0]["progressToken"], "t", "{reported:?}");
+            assert_eq!(reported[0]["message"], "starting fx: fetching packages", "{reported:?}");
+            assert!(reported.len() >= 2, "the wait goes on: {reported:?}");
         }
         assert!(tools.join().unwrap().contains("echo"));
         assert_eq!(call.join().unwrap(), "hi");
@@ -46,7 +46,7 @@ fn initialize() -> Value {
     request(1, "initialize", &params)
 }
 
-/// The progress that the client is told.
+/// The progress that the client is reported.
 fn over_connect(env: &TestEnv) -> Vec<Value> {
     let mut client = Client::spawn(env.command(["connect", NAME]));
     client.say(&initialize().to_string());
@@ -63,14 +63,14 @@ fn over_http(env: &TestEnv) -> Vec<Value> {
 }
 
 fn told_before_answer(mut next: impl FnMut() -> Value) -> Vec<Value> {
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     loop {
         let message = next();
         if message["method"] == "notifications/progress" {
-            told.push(message["params"].clone());
+            reported.push(message["params"].clone());
         } else {
             assert!(message["result"]["serverInfo"].is_object(), "{message}");
-            return told;
+            return reported;
         }
     }
 }

@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use super::client::{Client, Sdk};
-use super::scene::{NAME, Scene, Wire, stage};
+use super::setup::{NAME, Setup, Wire, stage};
 use crate::env::shell_server;
-use crate::stand_in;
+use crate::fake_daemon;
 
 const MAINSTAY: &str = env!("CARGO_BIN_EXE_mainstay");
 
@@ -20,31 +20,31 @@ fn stdio_clients_keep_their_session_too_over_http() {
 }
 
 fn connect(wire: Wire) {
-    let scene = Scene::new(wire, &[], &[]);
+    let setup = Setup::new(wire, &[], &[]);
     let command = [MAINSTAY, "connect", NAME];
-    let clients = Sdk::PROGRAMS.map(|sdk| Client::connect_stdio(&scene.env, sdk, &command));
-    let file = scene.file("effects");
+    let clients = Sdk::PROGRAMS.map(|sdk| Client::connect_stdio(&setup.env, sdk, &command));
+    let file = setup.file("effects");
     let unsafe_calls = clients.each_ref().map(|client| {
         assert_eq!(client.text("echo", &json!({"text": "before"})), "before");
         let arguments = json!({"path": file.path(), "line": "x", "ms": 60_000});
         client.send_call("append", &arguments)
     });
     file.until(clients.len());
-    scene.take_down();
+    setup.take_down();
     let held = clients.each_ref().map(|client| client.send_call("echo", &json!({"text": "held"})));
     for call in &unsafe_calls {
         let result = call.result();
         assert_eq!(result["isError"], true, "{result}");
         assert!(result.to_string().contains("effect is unknown"), "{result}");
     }
-    scene.let_up();
+    setup.let_up();
     for call in &held {
         assert_eq!(call.text(), "held");
     }
     assert_eq!(file.read().len(), clients.len());
-    scene.assert_clean(&clients);
+    setup.assert_clean(&clients);
     clients.into_iter().for_each(Client::close);
-    scene.env.once(NAME, "was left by all", |server| server["sessions"] == 0);
+    setup.env.once(NAME, "was left by all", |server| server["sessions"] == 0);
 }
 
 /// A server that exits on a request that it does not know, as several do, and records what it reads.
@@ -63,7 +63,7 @@ fn what_a_client_sends_before_initialize_does_not_reach_the_server() {
         done"#;
     let env = stage();
     let server = env.run_server(NAME, &[], &["sh", "-c", &shell_server(serve)]);
-    let mut client = stand_in::Client::spawn(env.command(["connect", NAME]));
+    let mut client = fake_daemon::Client::spawn(env.command(["connect", NAME]));
     let mut ask = |id: u32, method: &str, params: &Value| {
         let request = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
         client.say(&request.to_string());
@@ -88,18 +88,18 @@ fn what_a_client_sends_before_initialize_does_not_reach_the_server() {
 }
 
 #[test]
-fn connect_to_nothing_says_so() {
-    let scene = Scene::new(Wire::Stdio, &[], &[]);
-    let output = scene.env.run(["connect", "none"]);
+fn connect_to_an_unknown_server_fails() {
+    let setup = Setup::new(Wire::Stdio, &[], &[]);
+    let output = setup.env.run(["connect", "none"]);
     assert_eq!((output.code, &*output.stdout), (3, ""), "{output}");
     assert!(output.stderr.contains("none"), "{output}");
 }
 
 #[test]
-fn commands_wait_for_a_server_that_is_coming_back() {
-    let scene = Scene::new(Wire::Stdio, &[], &["--ready-after", "1500"]);
-    scene.kill();
-    assert_eq!(scene.env.call(NAME, "echo", r#"{"text":"held"}"#).lines().next(), Some("held"));
-    assert!(scene.env.ok(["tools", NAME]).contains("echo"));
-    assert_eq!(scene.server()["sessions"], 0, "a command leaves no session behind");
+fn commands_wait_for_a_restarting_server() {
+    let setup = Setup::new(Wire::Stdio, &[], &["--ready-after", "1500"]);
+    setup.kill();
+    assert_eq!(setup.env.call(NAME, "echo", r#"{"text":"held"}"#).lines().next(), Some("held"));
+    assert!(setup.env.ok(["tools", NAME]).contains("echo"));
+    assert_eq!(setup.server()["sessions"], 0, "a command leaves no session behind");
 }

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use super::client::{Client, Sdk, names, text_of};
-use super::scene::{QUICK, Scene, Wire, stage};
+use super::setup::{QUICK, Setup, Wire, stage};
 
 const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
 
@@ -23,20 +23,20 @@ fn change(wire: Wire) {
     let env = stage();
     let offered = env.write("offered", "old\n");
     let flags = ["--tools-file", offered.to_str().unwrap()];
-    let scene = Scene::in_env(env, wire, &QUICK, &flags);
-    let clients = scene.everyone();
+    let setup = Setup::in_env(env, wire, &QUICK, &flags);
+    let clients = setup.everyone();
     for client in &clients {
-        let told = &client.capabilities()["tools"]["listChanged"];
-        assert_eq!(told, true, "{:?}: it is always announced", client.sdk);
+        let reported = &client.capabilities()["tools"]["listChanged"];
+        assert_eq!(reported, true, "{:?}: it is always announced", client.sdk);
         assert!(client.tools().contains(&"old".to_owned()), "{:?}", client.sdk);
     }
-    scene.restart();
+    setup.restart();
     for client in &clients {
         assert_eq!(client.text("old", &json!({})), "old");
     }
 
     fs::write(&offered, "new\n").unwrap();
-    scene.restart();
+    setup.restart();
     for client in &clients {
         client.notified(TOOLS_CHANGED);
         let tools = client.tools();
@@ -45,32 +45,32 @@ fn change(wire: Wire) {
         assert_eq!(client.text("new", &json!({})), "new");
         let gone = client.call("old", &json!({}));
         assert_eq!(gone["isError"], true, "{:?}: {gone}", client.sdk);
-        let told = text_of(&gone, 0);
-        assert!(told.contains("old") && told.contains("no longer"), "{told}");
+        let reported = text_of(&gone, 0);
+        assert!(reported.contains("old") && reported.contains("no longer"), "{reported}");
         assert_eq!(client.text("echo", &json!({"text": "on"})), "on");
     }
     for client in &clients {
         let changes = client.notifications(TOOLS_CHANGED);
         assert_eq!(changes.len(), 1, "{:?}: the first restart changed nothing", client.sdk);
-        let others = client.all(|told| {
-            let method = told["method"].as_str().unwrap_or_default();
+        let others = client.all(|reported| {
+            let method = reported["method"].as_str().unwrap_or_default();
             method.ends_with("list_changed") && method != TOOLS_CHANGED
         });
         assert_eq!(others, [Value::Null; 0], "{:?}: other lists are as before", client.sdk);
     }
-    scene.assert_clean(&clients);
+    setup.assert_clean(&clients);
 }
 
 #[test]
-fn a_cursor_outlives_the_server_that_gave_it() {
+fn a_cursor_survives_a_restart_of_its_server() {
     for wire in Wire::ALL {
-        let scene = Scene::new(wire, &QUICK, &["--page-size", "3"]);
-        let session = scene.raw();
+        let setup = Setup::new(wire, &QUICK, &["--page-size", "3"]);
+        let session = setup.raw();
         let first = session.ask(1, "tools/list", &json!({}));
         let mut found = names(&first["tools"]);
         let mut cursor = first["nextCursor"].clone();
         assert!(cursor.is_string(), "{first}");
-        scene.restart();
+        setup.restart();
         for id in 2.. {
             let page = session.ask(id, "tools/list", &json!({"cursor": cursor}));
             found.extend(names(&page["tools"]));
@@ -79,7 +79,7 @@ fn a_cursor_outlives_the_server_that_gave_it() {
                 break;
             }
         }
-        let whole = Scene::new(wire, &[], &[]);
+        let whole = Setup::new(wire, &[], &[]);
         let all = names(&whole.raw().ask(1, "tools/list", &json!({}))["tools"]);
         assert!(all.len() > 6, "{all:?}");
         assert_eq!(found, all);
@@ -88,8 +88,8 @@ fn a_cursor_outlives_the_server_that_gave_it() {
 
 #[test]
 fn every_client_gets_all_pages() {
-    let scene = Scene::new(Wire::Stdio, &[], &["--page-size", "4"]);
-    let clients = scene.everyone();
+    let setup = Setup::new(Wire::Stdio, &[], &["--page-size", "4"]);
+    let clients = setup.everyone();
     let all = |client: &Client| {
         let mut found = Vec::new();
         let mut params = json!({});
@@ -107,17 +107,17 @@ fn every_client_gets_all_pages() {
     for client in &clients {
         assert_eq!(all(client), expected, "{:?}", client.sdk);
     }
-    scene.restart();
+    setup.restart();
     for client in &clients {
         assert_eq!(all(client), expected, "{:?}", client.sdk);
     }
-    scene.assert_clean(&clients);
+    setup.assert_clean(&clients);
 }
 
 #[test]
-fn a_cursor_that_nobody_gave_is_refused() {
-    let scene = Scene::new(Wire::Stdio, &[], &[]);
-    let client = scene.client(Sdk::Ts1);
+fn an_unknown_cursor_is_refused() {
+    let setup = Setup::new(Wire::Stdio, &[], &[]);
+    let client = setup.client(Sdk::Ts1);
     let end = client.send("tools/list", &json!({"cursor": "nonsense"})).end();
     let super::client::End::Error { code, message } = end else { panic!("{end:?}") };
     assert_eq!(code, -32602, "{message}");

@@ -13,7 +13,7 @@ use super::raw::Raw;
 use crate::env::{TestEnv, fixture, free_port, is_alive, kill, pid_of, until, until_dead};
 
 #[test]
-fn headers_reach_the_server_and_nobody_else() {
+fn headers_are_sent_to_the_server_only() {
     let env = TestEnv::new();
     let gate = Gate::open("x-api-key: hush");
     let url = format!("{}?token=secret", gate.url);
@@ -32,7 +32,7 @@ fn headers_reach_the_server_and_nobody_else() {
 }
 
 #[test]
-fn a_server_that_wants_to_know_who_we_are_is_asked_once() {
+fn a_server_that_requires_authorization_is_contacted_once() {
     let env = TestEnv::new();
     let gate = Gate::open("authorization: Bearer hush");
     let output = env.run(args("api", &gate.url, &["--wait"]));
@@ -55,7 +55,7 @@ fn a_server_that_wants_to_know_who_we_are_is_asked_once() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_waited_for() {
+fn an_unreachable_server_is_retried() {
     let env = TestEnv::new();
     let port = free_port();
     let url = format!("http://127.0.0.1:{port}/mcp");
@@ -74,14 +74,14 @@ fn a_server_that_is_not_there_is_waited_for() {
 }
 
 #[test]
-fn a_session_outlives_a_server_elsewhere_that_went_away() {
+fn a_session_survives_the_absence_of_a_remote_server() {
     let env = TestEnv::new();
     let port = free_port();
     let server = Elsewhere::start(port, &[]);
     let url = format!("http://127.0.0.1:{port}/mcp");
     let shown = env.json(args("api", &url, &["--wait", "--json"]));
     let session = Raw::open(shown["url"].as_str().unwrap());
-    let mut heard = session.get(None);
+    let mut received = session.get(None);
     let echo = |id, text: &str| {
         let params = json!({"name": "echo", "arguments": {"text": text}});
         session.ask(id, "tools/call", &params)["content"].clone()
@@ -95,9 +95,9 @@ fn a_session_outlives_a_server_elsewhere_that_went_away() {
         let _server = Elsewhere::start(port, &["--extra-tool", "later"]);
         assert_eq!(held.join().unwrap(), content("held"));
         assert_eq!(echo(3, "after"), content("after"));
-        let change = std::iter::from_fn(|| heard.message())
+        let change = std::iter::from_fn(|| received.message())
             .find(|message| message["method"] == "notifications/tools/list_changed");
-        assert!(change.is_some(), "what changed meanwhile is told");
+        assert!(change.is_some(), "what changed meanwhile is reported");
         let back = env.once_running("api", 1);
         assert_eq!((&back["restarts"], &back["sessions"]), (&json!(0), &json!(1)));
     });
@@ -108,7 +108,7 @@ fn a_session_outlives_a_server_elsewhere_that_went_away() {
 }
 
 #[test]
-fn what_is_asked_of_a_server_that_is_not_there_is_done_at_once() {
+fn requests_to_an_unreachable_server_are_executed_once_it_is_back() {
     let env = TestEnv::new();
     let url = format!("http://127.0.0.1:{}/mcp", free_port());
     env.run(args("api", &url, &[]));
@@ -129,7 +129,7 @@ fn what_is_asked_of_a_server_that_is_not_there_is_done_at_once() {
 }
 
 #[test]
-fn a_new_daemon_goes_on_where_the_last_one_was() {
+fn a_new_daemon_continues_remote_sessions() {
     let env = TestEnv::new();
     let port = free_port();
     let server = Elsewhere::start(port, &[]);
@@ -139,7 +139,7 @@ fn a_new_daemon_goes_on_where_the_last_one_was() {
     let echo = |id, text: &str| {
         let params = json!({"name": "echo", "arguments": {"text": text}});
         let content = session.ask(id, "tools/call", &params)["content"].clone();
-        assert_eq!(content, json!([{"type": "text", "text": text}]), "nothing else is told");
+        assert_eq!(content, json!([{"type": "text", "text": text}]), "nothing else is reported");
     };
     echo(1, "before");
     let dies = || {
@@ -160,7 +160,7 @@ fn a_new_daemon_goes_on_where_the_last_one_was() {
 }
 
 #[test]
-fn a_server_may_move_away_and_come_home() {
+fn a_server_may_become_remote_and_local_again() {
     let env = TestEnv::new();
     let port = free_port();
     let _elsewhere = Elsewhere::start(port, &[]);

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use super::client::Told;
+use super::client::EventLog;
 
 /// A client that runs until it is stopped.
 pub(super) struct RustSdk {
@@ -30,19 +30,19 @@ pub(super) struct RustSdk {
 }
 
 impl RustSdk {
-    pub(super) fn start(url: &str, told: Told) -> Self {
+    pub(super) fn start(url: &str, reported: EventLog) -> Self {
         let (orders, inbox) = mpsc::unbounded_channel();
         let url = url.to_owned();
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            runtime.unwrap().block_on(session(url, told.clone(), inbox));
-            told.add(json!({"event": "closed"}));
+            runtime.unwrap().block_on(session(url, reported.clone(), inbox));
+            reported.add(json!({"event": "closed"}));
         });
         Self { orders: Some(orders), thread: Some(thread) }
     }
 
     pub(super) fn order(&self, command: Value) {
-        // One that has ended has told of it.
+        // One that has ended has reported of it.
         let _ended = self.orders.as_ref().unwrap().send(command);
     }
 
@@ -54,19 +54,19 @@ impl RustSdk {
     }
 }
 
-/// One session, until it is told to close.
-async fn session(url: String, told: Told, mut inbox: mpsc::UnboundedReceiver<Value>) {
+/// One session, until it is reported to close.
+async fn session(url: String, reported: EventLog, mut inbox: mpsc::UnboundedReceiver<Value>) {
     let answers = HashMap::from([("roots/list".to_owned(), json!({"roots": []}))]);
     let shared = Mutex::new(Shared { answers, ..Shared::default() });
-    let handler = Arc::new(Handler { told: told.clone(), shared });
+    let handler = Arc::new(Handler { reported: reported.clone(), shared });
     let transport = StreamableHttpClientTransport::from_uri(url);
     let mut client = match Speaker(Arc::clone(&handler)).serve(transport).await {
         Ok(client) => client,
-        Err(error) => return trouble(&told, &error),
+        Err(error) => return trouble(&reported, &error),
     };
     let hello = client.peer_info().expect("a session is open only after `initialize`");
     let capabilities = serde_json::to_value(&*hello).unwrap()["capabilities"].clone();
-    told.add(json!({"event": "connected", "capabilities": capabilities}));
+    reported.add(json!({"event": "connected", "capabilities": capabilities}));
     let mut requests = JoinSet::new();
     while let Some(command) = inbox.recv().await {
         let id = command["id"].as_u64();
@@ -88,10 +88,10 @@ async fn session(url: String, told: Told, mut inbox: mpsc::UnboundedReceiver<Val
     }
     requests.abort_all();
     if client.is_closed() {
-        trouble(&told, &"the client closed itself");
+        trouble(&reported, &"the client closed itself");
     }
     if let Err(error) = client.close_with_timeout(Duration::from_secs(5)).await {
-        trouble(&told, &error);
+        trouble(&reported, &error);
     }
 }
 
@@ -108,7 +108,7 @@ async fn request(
     let sent = peer.send_request_with_option(message, PeerRequestOptions::no_options()).await;
     let handle = match sent {
         Ok(handle) => handle,
-        Err(error) => return handler.told.add(failure(id, &error)),
+        Err(error) => return handler.reported.add(failure(id, &error)),
     };
     let token = serde_json::to_string(&handle.progress_token).unwrap();
     handler.shared.lock().unwrap().tokens.insert(token, id);
@@ -123,7 +123,7 @@ async fn request(
             Err(ServiceError::Cancelled { reason: None })
         }
     };
-    handler.told.add(match end {
+    handler.reported.add(match end {
         Ok(result) => json!({"event": "result", "id": id, "result": result}),
         Err(error) => failure(id, &error),
     });
@@ -137,13 +137,13 @@ fn failure(id: u64, error: &ServiceError) -> Value {
     json!({"event": "error", "id": id, "code": code, "message": error.to_string()})
 }
 
-fn trouble(told: &Told, error: &dyn std::fmt::Display) {
-    told.add(json!({"event": "trouble", "message": error.to_string()}));
+fn trouble(reported: &EventLog, error: &dyn std::fmt::Display) {
+    reported.add(json!({"event": "trouble", "message": error.to_string()}));
 }
 
 /// What the client knows of its session.
 struct Handler {
-    told: Told,
+    reported: EventLog,
     shared: Mutex<Shared>,
 }
 
@@ -177,7 +177,8 @@ impl Handler {
         shared.last_question += 1;
         let key = shared.last_question;
         let params = &question["params"];
-        self.told.add(json!({"event": "asked", "key": key, "method": method, "params": params}));
+        self.reported
+            .add(json!({"event": "asked", "key": key, "method": method, "params": params}));
         if let Some(answer) = shared.answers.get(&method) {
             return Ok(answer.clone());
         }
@@ -205,7 +206,7 @@ impl Service<RoleClient> for Speaker {
             Err((key, answered)) => tokio::select! {
                 answer = answered => answer.unwrap_or_default(),
                 () = context.ct.cancelled() => {
-                    self.0.told.add(json!({"event": "withdrawn", "key": key}));
+                    self.0.reported.add(json!({"event": "withdrawn", "key": key}));
                     Value::Null
                 }
             },
@@ -219,20 +220,20 @@ impl Service<RoleClient> for Speaker {
         notification: ServerNotification,
         _context: NotificationContext<RoleClient>,
     ) -> Result<(), ErrorData> {
-        let heard = serde_json::to_value(&notification).unwrap();
-        let (method, params) = (&heard["method"], &heard["params"]);
+        let received = serde_json::to_value(&notification).unwrap();
+        let (method, params) = (&received["method"], &received["params"]);
         if method == "notifications/cancelled" {
             return Ok(());
         }
         if method != "notifications/progress" {
-            let told = json!({"event": "notification", "method": method, "params": params});
-            self.0.told.add(told);
+            let reported = json!({"event": "notification", "method": method, "params": params});
+            self.0.reported.add(reported);
             return Ok(());
         }
         let token = params["progressToken"].to_string();
         let id = self.0.shared.lock().unwrap().tokens.get(&token).copied();
         let progress = &params["progress"];
-        self.0.told.add(json!({"event": "progress", "id": id, "progress": progress}));
+        self.0.reported.add(json!({"event": "progress", "id": id, "progress": progress}));
         Ok(())
     }
 

@@ -4,34 +4,34 @@ use serde_json::{Value, json};
 
 use super::client::{Client, Sdk, Ticket, is};
 use super::raw::Raw;
-use super::scene::{NAME, QUICK, Scene, Wire};
+use super::setup::{NAME, QUICK, Setup, Wire};
 use crate::env::{is_alive, until_dead};
 
 const UPDATED: &str = "notifications/resources/updated";
 const LOGGED: &str = "notifications/message";
 
 /// Twins: they number their requests and progress tokens alike.
-fn twins(scene: &Scene, sdk: Sdk) -> [Client; 2] {
-    [scene.client(sdk), scene.client(sdk)]
+fn twins(setup: &Setup, sdk: Sdk) -> [Client; 2] {
+    [setup.client(sdk), setup.client(sdk)]
 }
 
 #[test]
-fn sessions_never_hear_each_other() {
+fn sessions_never_receive_messages_of_others() {
     apart(Wire::Stdio, Sdk::Ts1);
 }
 
 #[test]
-fn sessions_never_hear_each_other_over_http() {
+fn sessions_never_receive_messages_of_others_over_http() {
     apart(Wire::Http, Sdk::Py2);
 }
 
 fn apart(wire: Wire, sdk: Sdk) {
-    let scene = Scene::new(wire, &[], &[]);
-    let pair = twins(&scene, sdk);
+    let setup = Setup::new(wire, &[], &[]);
+    let pair = twins(&setup, sdk);
     hear_only_their_own(&pair, 1);
-    scene.restart();
+    setup.restart();
     hear_only_their_own(&pair, 2);
-    scene.assert_clean(&pair);
+    setup.assert_clean(&pair);
 }
 
 fn hear_only_their_own([one, two]: &[Client; 2], round: u32) {
@@ -51,10 +51,10 @@ fn hear_only_their_own([one, two]: &[Client; 2], round: u32) {
     one.ask("logging/setLevel", &json!({"level": "debug"}));
     two.ask("logging/setLevel", &json!({"level": "error"}));
     one.text("log", &json!({"level": "info", "text": for_one}));
-    heard(one, LOGGED, &for_one);
+    received(one, LOGGED, &for_one);
     two.text("log", &json!({"level": "info", "text": for_nobody}));
     two.text("log", &json!({"level": "error", "text": for_two}));
-    heard(two, LOGGED, &for_two);
+    received(two, LOGGED, &for_two);
     for secret in [&for_one, &for_nobody] {
         assert_eq!(about(two, secret), [Value::Null; 0]);
     }
@@ -65,50 +65,54 @@ fn hear_only_their_own([one, two]: &[Client; 2], round: u32) {
     two.ask("resources/subscribe", &json!({"uri": of_two}));
     one.text("touch", &json!({"uri": of_two}));
     two.text("touch", &json!({"uri": of_one}));
-    heard(one, UPDATED, &of_one);
-    heard(two, UPDATED, &of_two);
+    received(one, UPDATED, &of_one);
+    received(two, UPDATED, &of_two);
     assert_eq!(about(one, &of_two), [Value::Null; 0]);
     assert_eq!(about(two, &of_one), [Value::Null; 0]);
 
     let message = format!("only one in round {round}");
     let question = one.send_call("elicit", &json!({"message": message}));
-    let asked =
-        one.event(&message, |told| is(told, "asked") && told["params"]["message"] == message);
+    let asked = one.event(&message, |reported| {
+        is(reported, "asked") && reported["params"]["message"] == message
+    });
     one.answer(&asked, &json!({"action": "decline"}));
     assert!(question.text().contains("decline"));
-    assert_eq!(two.all(|told| is(told, "asked")), [Value::Null; 0]);
+    assert_eq!(two.all(|reported| is(reported, "asked")), [Value::Null; 0]);
 }
 
-fn heard(client: &Client, method: &str, text: &str) {
-    client
-        .event(text, |told| told["method"] == method && told["params"].to_string().contains(text));
+fn received(client: &Client, method: &str, text: &str) {
+    client.event(text, |reported| {
+        reported["method"] == method && reported["params"].to_string().contains(text)
+    });
 }
 
 /// The notifications of a client that speak of this.
 fn about(client: &Client, text: &str) -> Vec<Value> {
-    client.all(|told| is(told, "notification") && told["params"].to_string().contains(text))
+    client.all(|reported| {
+        is(reported, "notification") && reported["params"].to_string().contains(text)
+    })
 }
 
 #[test]
-fn a_question_that_may_be_meant_for_either_is_refused_with_advice() {
-    let scene = Scene::new(Wire::Stdio, &[], &[]);
-    let pair = twins(&scene, Sdk::Ts2);
+fn an_ambiguous_server_request_is_refused_with_advice() {
+    let setup = Setup::new(Wire::Stdio, &[], &[]);
+    let pair = twins(&setup, Sdk::Ts2);
     let busy = pair[1].send_call("sleep_readonly", &json!({"ms": 60_000}));
     // Its call is at the server before the other's, which goes the same way.
     pair[1].ask("resources/read", &json!({"uri": "fixture://greeting"}));
     let result = pair[0].call("elicit", &json!({"message": "who?"}));
     assert!(result.to_string().contains("--isolate"), "{result}");
     for client in &pair {
-        assert_eq!(client.all(|told| is(told, "asked")), [Value::Null; 0]);
+        assert_eq!(client.all(|reported| is(reported, "asked")), [Value::Null; 0]);
     }
     pair[1].cancel(&busy);
-    scene.assert_clean(&pair);
+    setup.assert_clean(&pair);
 }
 
 #[test]
-fn isolated_sessions_have_runs_of_their_own() {
-    let scene = Scene::new(Wire::Stdio, &[&["--isolate"], &QUICK[..]].concat(), &[]);
-    let [one, two] = twins(&scene, Sdk::Ts1);
+fn isolated_sessions_have_separate_runs() {
+    let setup = Setup::new(Wire::Stdio, &[&["--isolate"], &QUICK[..]].concat(), &[]);
+    let [one, two] = twins(&setup, Sdk::Ts1);
     let pids = [&one, &two].map(|client| client.text("pid", &json!({})).parse::<u32>().unwrap());
     assert_ne!(pids[0], pids[1]);
     one.text("remember", &json!({"key": "secret", "value": "of one"}));
@@ -129,15 +133,15 @@ fn isolated_sessions_have_runs_of_their_own() {
     one.close();
     assert!(is_alive(next), "it is kept for a minute");
     two.close();
-    scene.env.ok(["stop", NAME]);
+    setup.env.ok(["stop", NAME]);
     until_dead(next);
     until_dead(pids[1]);
 }
 
 #[test]
 fn the_newest_stream_wins() {
-    let scene = Scene::new(Wire::Stdio, &[], &[]);
-    let (session, other) = (scene.raw(), scene.raw());
+    let setup = Setup::new(Wire::Stdio, &[], &[]);
+    let (session, other) = (setup.raw(), setup.raw());
     let uri = json!({"uri": "fixture://greeting"});
     session.ask(1, "resources/subscribe", &uri);
     let mut first = session.get(None);
@@ -146,23 +150,23 @@ fn the_newest_stream_wins() {
     assert_eq!(first.message(), None, "the older one ends, and cleanly");
     let touch = json!({"name": "touch", "arguments": uri});
     other.ask(1, "tools/call", &touch);
-    let heard = second.message().expect("the newer one goes on");
-    assert_eq!((&heard["method"], &heard["params"]["uri"]), (&json!(UPDATED), &uri["uri"]));
+    let received = second.message().expect("the newer one goes on");
+    assert_eq!((&received["method"], &received["params"]["uri"]), (&json!(UPDATED), &uri["uri"]));
 
     drop(second);
     other.ask(2, "tools/call", &touch);
     let mut third = session.get(None);
-    let heard = third.message().expect("nothing is lost between two streams");
-    assert_eq!(heard["method"], UPDATED);
+    let received = third.message().expect("nothing is lost between two streams");
+    assert_eq!(received["method"], UPDATED);
 }
 
 #[test]
 fn thousands_of_idle_sessions_stay_usable() {
     const COUNT: usize = 2_000;
-    let scene = Scene::new(Wire::Stdio, &[], &[]);
-    let sessions: Vec<Raw> = (0..COUNT).map(|_| scene.raw()).collect();
-    assert_eq!(scene.server()["sessions"], COUNT);
-    scene.restart();
+    let setup = Setup::new(Wire::Stdio, &[], &[]);
+    let sessions: Vec<Raw> = (0..COUNT).map(|_| setup.raw()).collect();
+    assert_eq!(setup.server()["sessions"], COUNT);
+    setup.restart();
     for (n, session) in sessions.iter().enumerate() {
         let text = n.to_string();
         let echo = json!({"name": "echo", "arguments": {"text": text}});
@@ -171,5 +175,5 @@ fn thousands_of_idle_sessions_stay_usable() {
     }
     let left = sessions.iter().take(10);
     left.for_each(|session| assert!(matches!(session.delete(), 200 | 204)));
-    scene.env.once(NAME, "was left by ten", |server| server["sessions"] == COUNT - 10);
+    setup.env.once(NAME, "was left by ten", |server| server["sessions"] == COUNT - 10);
 }

@@ -6,11 +6,11 @@ use std::thread;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::scene::{Blow, NAME, SLOW, Scene, lines, say};
+use super::setup::{Blow, NAME, SLOW, Setup, lines, say};
 use crate::env::{TestEnv, fixture, free_port, kill, pid_of, until, until_dead};
+use crate::fake_daemon::Client;
 use crate::proxy::client::text_of;
 use crate::proxy::raw::{BOTH, JSON, Raw, Response, call, request};
-use crate::stand_in::Client;
 
 #[test]
 fn slow_calls_are_answered_once_after_a_kill() {
@@ -26,15 +26,15 @@ fn slow_calls_are_answered_once_after_a_reload() {
 fn answered_once(blow: Blow) {
     let env = TestEnv::new();
     let (counted, effects) = (env.work().join("count"), env.work().join("effects"));
-    let scene = Scene::in_env(env, &[], &["--count-file", counted.to_str().unwrap()]);
-    let session = scene.raw();
+    let setup = Setup::in_env(env, &[], &["--count-file", counted.to_str().unwrap()]);
+    let session = setup.raw();
     let reads = json!({"ms": SLOW});
     let writes = json!({"path": effects, "line": "x", "ms": SLOW});
     let begun = [call(1, "sleep_readonly", &reads), call(2, "append", &writes)];
     let begun = begun.map(|call| session.post(BOTH, &call)).map(Begun::new);
     until("the server has both", || (lines(&counted) == 2).then_some(()));
 
-    blow.strike(&scene.env);
+    blow.strike(&setup.env);
     let answers = begun.map(|begun| begun.resumed(&session));
     for (answer, (id, text)) in answers.iter().zip([(1, "slept 2500 ms"), (2, "appended")]) {
         assert_eq!((&answer["id"], text_of(&answer["result"], 0)), (&json!(id), text.to_owned()));
@@ -43,14 +43,14 @@ fn answered_once(blow: Blow) {
     assert_eq!(fs::read_to_string(&effects).unwrap(), "x\n");
     assert_eq!(lines(&counted), 2, "each was executed once");
     assert_eq!(say(&session, 3, "echo", &json!({"text": "after"})), "after");
-    assert_eq!(scene.env.server(NAME)["sessions"], 1);
-    scene.assert_server_kept();
+    assert_eq!(setup.env.server(NAME)["sessions"], 1);
+    setup.assert_server_kept();
 }
 
 #[test]
 fn calls_of_any_length_are_answered_through_a_reload() {
-    let scene = Scene::new(&[], &[]);
-    let session = scene.raw();
+    let setup = Setup::new(&[], &[]);
+    let session = setup.raw();
     for round in 0..3 {
         thread::scope(|scope| {
             let calls = (1..=40).map(|n| {
@@ -59,7 +59,7 @@ fn calls_of_any_length_are_answered_through_a_reload() {
                 (id, ms, scope.spawn(move || session.answered(&call)))
             });
             let calls: Vec<_> = calls.collect();
-            Blow::Reload.strike(&scene.env);
+            Blow::Reload.strike(&setup.env);
             for (id, ms, call) in calls {
                 let answer = call.join().unwrap();
                 let expected = json!({"content": [{"type": "text", "text": format!("slept {ms} ms")}], "isError": false});
@@ -67,22 +67,22 @@ fn calls_of_any_length_are_answered_through_a_reload() {
             }
         });
     }
-    scene.assert_server_kept();
+    setup.assert_server_kept();
 }
 
 #[test]
-fn what_a_server_says_while_no_daemon_is_there_is_heard_once() {
+fn output_without_a_daemon_is_delivered_once() {
     let env = TestEnv::new();
     let counted = env.work().join("count");
-    let scene = Scene::in_env(env, &[], &["--count-file", counted.to_str().unwrap()]);
+    let setup = Setup::in_env(env, &[], &["--count-file", counted.to_str().unwrap()]);
     let [missed, next, last] = [1, 2, 3].map(|n| format!("fixture://numbers/{n}"));
-    let (session, other) = (scene.raw(), scene.raw());
+    let (session, other) = (setup.raw(), setup.raw());
     for (id, uri) in [(1, &missed), (2, &next), (3, &last)] {
         session.ask(id, "resources/subscribe", &json!({"uri": uri}));
     }
     let listening = Begun::new(session.get(None));
-    let (daemon, holder) = scene.mainstay();
-    let server = pid_of(&scene.server);
+    let (daemon, holder) = setup.mainstay();
+    let server = pid_of(&setup.server);
     kill(server, Signal::STOP);
     let touching = Begun::new(other.post(BOTH, &call(1, "touch", &json!({"uri": missed}))));
     kill(holder, Signal::STOP);
@@ -94,7 +94,8 @@ fn what_a_server_says_while_no_daemon_is_there_is_heard_once() {
 
     let mut resumed = session.get(Some(&listening.id));
     assert_eq!(resumed.status, 200);
-    let uri = |heard: Option<Value>| heard.expect("the stream goes on")["params"]["uri"].clone();
+    let uri =
+        |received: Option<Value>| received.expect("the stream goes on")["params"]["uri"].clone();
     assert_eq!(uri(resumed.message()), missed);
     assert_eq!(text_of(&touching.resumed(&other)["result"], 0), "touched");
     for (id, touched) in [(2, &next), (3, &last)] {
@@ -102,20 +103,20 @@ fn what_a_server_says_while_no_daemon_is_there_is_heard_once() {
         assert_eq!(uri(resumed.message()), **touched, "and nothing else");
     }
     assert_eq!(lines(&counted), 3);
-    scene.assert_server_kept();
+    setup.assert_server_kept();
 }
 
 /// They are not written down, so they are waited for.
 #[test]
-fn calls_by_hand_are_answered_before_a_reload() {
+fn calls_of_the_command_line_are_answered_before_a_reload() {
     let env = TestEnv::new();
     let counted = env.work().join("count");
-    let scene = Scene::in_env(env, &[], &["--count-file", counted.to_str().unwrap()]);
+    let setup = Setup::in_env(env, &[], &["--count-file", counted.to_str().unwrap()]);
     let arguments = json!({"ms": SLOW});
     thread::scope(|scope| {
-        let by_hand = scope.spawn(|| scene.env.call(NAME, "sleep", &arguments.to_string()));
+        let by_hand = scope.spawn(|| setup.env.call(NAME, "sleep", &arguments.to_string()));
         until("the server has it", || (lines(&counted) == 1).then_some(()));
-        Blow::Reload.strike(&scene.env);
+        Blow::Reload.strike(&setup.env);
         assert_eq!(by_hand.join().unwrap(), format!("slept {SLOW} ms"));
     });
     assert_eq!(lines(&counted), 1, "it was executed once");
@@ -126,9 +127,9 @@ fn calls_by_hand_are_answered_before_a_reload() {
 fn clients_of_all_versions_keep_their_connections_at_reloads() {
     let env = TestEnv::new();
     let counted = env.work().join("count");
-    let scene = Scene::in_env(env, &[], &["--count-file", counted.to_str().unwrap()]);
+    let setup = Setup::in_env(env, &[], &["--count-file", counted.to_str().unwrap()]);
     let versions = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
-    let sessions = versions.map(|version| Raw::open_with(&scene.url, None, version));
+    let sessions = versions.map(|version| Raw::open_with(&setup.url, None, version));
     let uri = "fixture://numbers/1";
     for session in &sessions {
         session.ask(10, "resources/subscribe", &json!({"uri": uri}));
@@ -142,8 +143,8 @@ fn clients_of_all_versions_keep_their_connections_at_reloads() {
     });
     let begun: Vec<_> = begun.collect();
     until("the server has all", || (lines(&counted) == begun.len()).then_some(()));
-    Blow::Reload.strike(&scene.env);
-    Blow::Reload.strike(&scene.env);
+    Blow::Reload.strike(&setup.env);
+    Blow::Reload.strike(&setup.env);
     for (id, response) in begun {
         let answer = response.answer();
         assert_eq!(answer["id"], id);
@@ -152,10 +153,10 @@ fn clients_of_all_versions_keep_their_connections_at_reloads() {
     assert_eq!(lines(&counted), 8, "each was executed once");
     say(&sessions[0], 3, "touch", &json!({"uri": uri}));
     for mut stream in listening {
-        let heard = stream.message().expect("the stream goes on");
-        assert_eq!(heard["method"], "notifications/resources/updated");
+        let received = stream.message().expect("the stream goes on");
+        assert_eq!(received["method"], "notifications/resources/updated");
     }
-    scene.assert_server_kept();
+    setup.assert_server_kept();
 }
 
 #[test]
@@ -173,14 +174,14 @@ fn http_server_kept(blow: Blow) {
     let port = free_port().to_string();
     let options = ["--transport", "streamable-http", "--target-port", &port];
     let address = format!("127.0.0.1:{port}");
-    let scene = Scene::in_env(env, &options, &["--http", &address]);
-    let session = scene.raw();
+    let setup = Setup::in_env(env, &options, &["--http", &address]);
+    let session = setup.raw();
     assert_eq!(say(&session, 1, "count", &json!({})), "1");
     let arguments = json!({"path": effects, "line": "x", "ms": SLOW});
     let begun = Begun::new(session.post(BOTH, &call(2, "append", &arguments)));
     until("it has its effect", || (lines(&effects) == 1).then_some(()));
 
-    blow.strike(&scene.env);
+    blow.strike(&setup.env);
     let answer = begun.resumed(&session);
     assert_eq!(answer["id"], 2);
     let text = text_of(&answer["result"], 0);
@@ -190,7 +191,7 @@ fn http_server_kept(blow: Blow) {
     }
     assert_eq!(say(&session, 3, "count", &json!({})), "2", "{blow:?}: its memory is kept");
     assert_eq!(lines(&effects), 1, "{blow:?}");
-    scene.assert_server_kept();
+    setup.assert_server_kept();
 }
 
 /// Only the old daemon can finish them. The new one serves everything else at once.
@@ -200,11 +201,11 @@ fn calls_of_an_http_server_are_finished_by_the_old_daemon_after_reloads() {
     let effects = env.work().join("effects");
     let port = free_port().to_string();
     let options = ["--transport", "streamable-http", "--target-port", &port];
-    let scene = Scene::in_env(env, &options, &["--http", &format!("127.0.0.1:{port}")]);
-    scene.env.run_server("other", &[], &[&fixture()]);
+    let setup = Setup::in_env(env, &options, &["--http", &format!("127.0.0.1:{port}")]);
+    setup.env.run_server("other", &[], &[&fixture()]);
     let versions = ["2025-06-18", "2025-11-25"];
-    let sessions = versions.map(|version| Raw::open_with(&scene.url, None, version));
-    let mut line = Client::spawn(scene.env.command(["connect", NAME]));
+    let sessions = versions.map(|version| Raw::open_with(&setup.url, None, version));
+    let mut line = Client::spawn(setup.env.command(["connect", NAME]));
     let params = json!({"protocolVersion": "2025-11-25", "capabilities": {},
         "clientInfo": {"name": "line", "version": "1"}});
     line.say(&request(1, "initialize", &params).to_string());
@@ -226,16 +227,16 @@ fn calls_of_an_http_server_are_finished_by_the_old_daemon_after_reloads() {
             open.push(scope.spawn(move || answer(session, JSON, &slow(3, 3 * SLOW))));
         }
         started(5);
-        let old = scene.env.daemon();
-        Blow::Reload.strike(&scene.env);
+        let old = setup.env.daemon();
+        Blow::Reload.strike(&setup.env);
         assert!(open.iter().all(|call| !call.is_finished()), "the reload does not wait for them");
         for session in &sessions {
             // One that is a few milliseconds old when the daemon is replaced.
             open.push(scope.spawn(move || answer(session, BOTH, &slow(4, SLOW))));
         }
         started(7);
-        let second = scene.env.daemon();
-        Blow::Reload.strike(&scene.env);
+        let second = setup.env.daemon();
+        Blow::Reload.strike(&setup.env);
         assert_eq!(say(&sessions[0], 5, "count", &json!({})), "1");
         for call in open {
             call.join().unwrap();
@@ -246,25 +247,25 @@ fn calls_of_an_http_server_are_finished_by_the_old_daemon_after_reloads() {
         until_dead(second);
     });
     assert_eq!(lines(&effects), 7, "each was executed once");
-    scene.assert_server_kept();
-    let log = fs::read_to_string(scene.env.mainstay_home().join("state/daemon.log")).unwrap();
+    setup.assert_server_kept();
+    let log = fs::read_to_string(setup.env.mainstay_home().join("state/daemon.log")).unwrap();
     assert!(!log.contains("hangs") && !log.contains("not ours"), "old daemons supervise: {log}");
 }
 
 /// The old daemon tells the one after the next.
 #[test]
-fn a_call_of_an_http_server_outlives_the_death_of_the_new_daemon() {
+fn a_call_of_an_http_server_survives_the_death_of_the_new_daemon() {
     let env = TestEnv::new();
     let effects = env.work().join("effects");
     let port = free_port().to_string();
     let options = ["--transport", "streamable-http", "--target-port", &port];
-    let scene = Scene::in_env(env, &options, &["--http", &format!("127.0.0.1:{port}")]);
-    let session = scene.raw();
+    let setup = Setup::in_env(env, &options, &["--http", &format!("127.0.0.1:{port}")]);
+    let session = setup.raw();
     let arguments = json!({"path": effects, "line": "x", "ms": 3 * SLOW});
     let begun = Begun::new(session.post(BOTH, &call(2, "append", &arguments)));
     until("it has its effect", || (lines(&effects) == 1).then_some(()));
-    Blow::Reload.strike(&scene.env);
-    Blow::Kill.strike(&scene.env);
+    Blow::Reload.strike(&setup.env);
+    Blow::Kill.strike(&setup.env);
     let answer = begun.resumed(&session);
     assert_eq!((&answer["id"], text_of(&answer["result"], 0)), (&json!(2), "appended".into()));
     assert_eq!(lines(&effects), 1);
@@ -273,14 +274,14 @@ fn a_call_of_an_http_server_outlives_the_death_of_the_new_daemon() {
 /// A batch has no event id, and its requests are not written down.
 #[test]
 fn a_batch_is_waited_for() {
-    let scene = Scene::new(&[], &[]);
-    let session = Raw::open_with(&scene.url, None, "2025-03-26");
+    let setup = Setup::new(&[], &[]);
+    let session = Raw::open_with(&setup.url, None, "2025-03-26");
     let batch =
         json!(
             [call(1, "sleep", &json!({"ms": SLOW / 2})), call(2, "sleep", &json!({"ms": SLOW})),]
         );
     let response = session.post(JSON, &batch);
-    Blow::Reload.strike(&scene.env);
+    Blow::Reload.strike(&setup.env);
     let answers: Value = serde_json::from_str(response.text().trim()).unwrap();
     assert_eq!(answers.as_array().map(Vec::len), Some(2), "{answers}");
 }

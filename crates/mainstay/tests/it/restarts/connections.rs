@@ -8,7 +8,7 @@ use std::thread;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::scene::{Blow, Scene};
+use super::setup::{Blow, Setup};
 use crate::env::{LIMIT, kill, until, until_dead};
 use crate::proxy::raw::{call, parts};
 
@@ -22,11 +22,11 @@ struct Connection {
 }
 
 impl Connection {
-    fn open(scene: &Scene) -> Self {
-        let (host, path) = parts(&scene.url);
+    fn open(setup: &Setup) -> Self {
+        let (host, path) = parts(&setup.url);
         let io = TcpStream::connect(&host).unwrap();
         io.set_read_timeout(Some(LIMIT)).unwrap();
-        let session = scene.raw().id;
+        let session = setup.raw().id;
         Self { io: BufReader::new(io), host, path, session, is_used: false }
     }
 
@@ -107,24 +107,24 @@ impl Connection {
 }
 
 #[test]
-fn an_idle_connection_is_used_again_after_kills() {
-    let scene = Scene::new(&[], &[]);
-    let mut connection = Connection::open(&scene);
+fn an_idle_connection_survives_kills() {
+    let setup = Setup::new(&[], &[]);
+    let mut connection = Connection::open(&setup);
     for id in 1..=3 {
         assert_eq!(connection.echo(id).unwrap()["result"]["content"][0]["text"], "hello");
-        Blow::Kill.strike(&scene.env);
+        Blow::Kill.strike(&setup.env);
     }
-    Blow::Reload.strike(&scene.env);
+    Blow::Reload.strike(&setup.env);
     assert_eq!(connection.echo(4).unwrap()["id"], 4);
-    scene.assert_server_kept();
+    setup.assert_server_kept();
 }
 
 #[test]
 fn a_request_that_was_not_read_is_served_by_the_next_daemon() {
-    let scene = Scene::new(&[], &[]);
-    let mut connection = Connection::open(&scene);
+    let setup = Setup::new(&[], &[]);
+    let mut connection = Connection::open(&setup);
     connection.echo(1).unwrap();
-    let (daemon, _) = scene.mainstay();
+    let (daemon, _) = setup.mainstay();
     kill(daemon, Signal::STOP);
     connection.send(&call(2, "echo", &json!({"text": "hello"})));
     kill(daemon, Signal::KILL);
@@ -135,8 +135,8 @@ fn a_request_that_was_not_read_is_served_by_the_next_daemon() {
 /// Two kills, because the daemon in between only continues what another one has begun.
 #[test]
 fn a_slow_call_is_answered_on_its_connection_after_kills() {
-    let scene = Scene::new(&[], &[]);
-    let mut connection = Connection::open(&scene);
+    let setup = Setup::new(&[], &[]);
+    let mut connection = Connection::open(&setup);
     connection.echo(1).unwrap();
     connection.send(&call(2, "sleep", &json!({"ms": 3000})));
     until("the head is sent", || {
@@ -146,12 +146,12 @@ fn a_slow_call_is_answered_on_its_connection_after_kills() {
         head.is_ok().then_some(())
     });
     for _ in 0..2 {
-        Blow::Kill.strike(&scene.env);
+        Blow::Kill.strike(&setup.env);
     }
     let answer = connection.read().unwrap();
     assert_eq!(answer["result"]["content"][0]["text"], "slept 3000 ms", "{answer}");
     assert_eq!(connection.echo(3).unwrap()["id"], 3, "the connection is used again");
-    scene.assert_server_kept();
+    setup.assert_server_kept();
 }
 
 /// Also of the holder, which then has no copies of connections until they are used again. Calls that take longer than
@@ -159,8 +159,8 @@ fn a_slow_call_is_answered_on_its_connection_after_kills() {
 #[test]
 fn no_connection_is_closed_instead_of_a_response() {
     const KILLS: usize = 8;
-    let scene = Scene::new(&[], &[]);
-    let mut connection = Connection::open(&scene);
+    let setup = Setup::new(&[], &[]);
+    let mut connection = Connection::open(&setup);
     connection.echo(1).unwrap();
     let (stop, answered) = (AtomicBool::new(false), AtomicU64::new(1));
     thread::scope(|scope| {
@@ -183,15 +183,15 @@ fn no_connection_is_closed_instead_of_a_response() {
         });
         for kills in 0..KILLS {
             if kills == KILLS / 2 {
-                let (_, holder) = scene.mainstay();
+                let (_, holder) = setup.mainstay();
                 kill(holder, Signal::KILL);
-                until("there is another holder", || (scene.mainstay().1 != holder).then_some(()));
+                until("there is another holder", || (setup.mainstay().1 != holder).then_some(()));
                 let before = answered.load(Ordering::Relaxed);
                 until("the connection is used again", || {
                     (answered.load(Ordering::Relaxed) > before + 2).then_some(())
                 });
             }
-            Blow::Kill.strike(&scene.env);
+            Blow::Kill.strike(&setup.env);
         }
         stop.store(true, Ordering::Relaxed);
         let (errors, cut) = calls.join().unwrap();
@@ -199,5 +199,5 @@ fn no_connection_is_closed_instead_of_a_response() {
         let is_expected = |error: &String| error.contains("its effect is unknown");
         assert!(errors.iter().all(is_expected), "{errors:?}");
     });
-    scene.assert_server_kept();
+    setup.assert_server_kept();
 }

@@ -1,4 +1,4 @@
-//! What is told when no daemon is left, or no new one comes.
+//! What is reported when no daemon is left, or no new one comes.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::env::{TestEnv, kill, until, until_dead};
-use crate::stand_in::{Daemon, VERSION};
+use crate::fake_daemon::{Daemon, VERSION};
 
 /// What no daemon can start with.
 const BAD_SETTINGS: &str = "refresh = 'often'\n";
@@ -25,8 +25,8 @@ fn a_daemon_that_keeps_failing_is_reported_until_another_one_serves() {
     help: fix it, or move it away; Mainstay tries again every minute, and every 5 s while a client waits
     ");
     let doctor = || env.run(["doctor"]).stdout;
-    let told = "fail  daemon: the daemon keeps failing: `";
-    assert!(doctor().contains(told), "{}", doctor());
+    let reported = "fail  daemon: the daemon keeps failing: `";
+    assert!(doctor().contains(reported), "{}", doctor());
     fs::remove_file(settings(&env)).unwrap();
     env.ok(["ls"]);
     assert!(doctor().contains("ok    daemon: running"), "{}", doctor());
@@ -52,7 +52,7 @@ fn a_daemon_that_keeps_failing_can_be_stopped() {
 }
 
 #[test]
-fn a_reload_that_cannot_be_is_told_once_with_what_to_do() {
+fn a_failed_reload_is_reported_once_with_a_help() {
     let env = TestEnv::new();
     env.ok(["ls"]);
     let daemon = env.daemon();
@@ -67,7 +67,7 @@ fn a_reload_that_cannot_be_is_told_once_with_what_to_do() {
 }
 
 #[test]
-fn a_reload_after_which_nobody_is_left_says_so_at_once() {
+fn a_reload_that_leaves_no_daemon_is_reported_at_once() {
     let env = TestEnv::new();
     let daemon = Daemon::new(&env);
     let begun = Instant::now();

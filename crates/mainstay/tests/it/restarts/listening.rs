@@ -6,28 +6,28 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
 use serde_json::json;
 
-use super::scene::{Blow, Knocker, NAME, Scene, say};
+use super::setup::{Blow, Knocker, NAME, Setup, say};
 use crate::env::{TestEnv, fixture, free_port, until};
 use crate::proxy::raw::Raw;
 
 #[test]
-fn a_port_of_its_own_is_never_given_up_before_the_server_is_stopped() {
+fn a_separate_port_is_kept_until_the_server_is_stopped() {
     let port = free_port().to_string();
-    let scene = Scene::new(&["--port", &port], &[]);
+    let setup = Setup::new(&["--port", &port], &[]);
     let address = format!("127.0.0.1:{port}");
     let session = Raw::open(&format!("http://{address}/{NAME}/mcp"));
     let knocker = Knocker::tcp(&address);
     for (round, blow) in (1..).zip(Blow::ALL) {
-        blow.strike(&scene.env);
+        blow.strike(&setup.env);
         assert_eq!(say(&session, round, "count", &json!({})), round.to_string());
     }
     knocker.was_always_welcome();
-    scene.assert_server_kept();
-    scene.env.ok(["stop", NAME]);
+    setup.assert_server_kept();
+    setup.env.ok(["stop", NAME]);
     assert_refused(&address);
-    Blow::Reload.strike(&scene.env);
+    Blow::Reload.strike(&setup.env);
     assert_refused(&address);
-    scene.env.ok(["start", NAME]);
+    setup.env.ok(["start", NAME]);
     until("it listens again", || TcpStream::connect(&address).ok());
 }
 
@@ -39,36 +39,36 @@ fn a_changed_config_file_moves_the_listener_and_a_broken_one_changes_nothing() {
     let file = env.mainstay_home().join("config.toml");
     let listen_at = |address: &str| fs::write(&file, format!("listen = '{address}'\n")).unwrap();
     listen_at(&old);
-    let scene = Scene::in_env(env, &[], &[]);
-    assert_eq!(scene.address(), old);
+    let setup = Setup::in_env(env, &[], &[]);
+    assert_eq!(setup.address(), old);
     listen_at(&new);
-    Blow::Reload.strike(&scene.env);
+    Blow::Reload.strike(&setup.env);
     let url = format!("http://{new}/{NAME}/mcp");
-    assert_eq!(scene.env.server(NAME)["url"], json!(url));
+    assert_eq!(setup.env.server(NAME)["url"], json!(url));
     assert_refused(&old);
     let session = Raw::open(&url);
     assert_eq!(say(&session, 1, "count", &json!({})), "1");
 
-    let daemon = scene.env.daemon();
+    let daemon = setup.env.daemon();
     let knocker = Knocker::tcp(&new);
     let taken = TcpListener::bind(&old).unwrap();
     for (address, why) in
         [("nowhere", "config.toml` cannot be used"), (&old, "address already in use")]
     {
         listen_at(address);
-        let refused = scene.env.run(["daemon", "reload"]);
+        let refused = setup.env.run(["daemon", "reload"]);
         assert_eq!(refused.code, 1, "{refused}");
         assert!(refused.stderr.contains(why), "{refused}");
-        assert_eq!(scene.env.daemon(), daemon, "the old one goes on");
+        assert_eq!(setup.env.daemon(), daemon, "the old one goes on");
     }
     drop(taken);
     assert_eq!(say(&session, 2, "count", &json!({})), "2");
     knocker.was_always_welcome();
-    scene.assert_server_kept();
+    setup.assert_server_kept();
 }
 
 #[test]
-fn a_taken_address_keeps_no_daemon_from_giving_way() {
+fn a_reload_succeeds_with_an_address_in_use() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, free_port())).unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let env = TestEnv::new().with_var("MAINSTAY_LISTEN", &address);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::scene::{Blow, NAME, SLOW, Scene, lines};
+use super::setup::{Blow, NAME, SLOW, Setup, lines};
 use crate::env::until;
 use crate::proxy::client::{Client, End, Sdk, is};
 use crate::real_servers::environment;
@@ -35,8 +35,8 @@ fn slow_calls_are_answered_once_after_a_reload() {
 fn answered_once(blow: Blow) {
     let env = environment();
     let (counted, effects) = (env.work().join("count"), env.work().join("effects"));
-    let scene = Scene::in_env(env, &[], &["--count-file", counted.to_str().unwrap()]);
-    let clients = everyone(&scene);
+    let setup = Setup::in_env(env, &[], &["--count-file", counted.to_str().unwrap()]);
+    let clients = everyone(&setup);
     let slow: Vec<_> = clients
         .iter()
         .flat_map(|client| {
@@ -55,7 +55,7 @@ fn answered_once(blow: Blow) {
     }
     thread::sleep(UNDER_WAY);
 
-    blow.strike(&scene.env);
+    blow.strike(&setup.env);
     for (client, call, text) in &slow {
         match call.end() {
             // It is answered as JSON, which cannot be resumed. It loses the call, and not its session.
@@ -69,21 +69,22 @@ fn answered_once(blow: Blow) {
         assert_eq!(client.text("echo", &json!({"text": "after"})), "after", "{:?}", client.sdk);
     }
     for (client, call, _) in &slow {
-        let ends =
-            client.all(|told| told["id"] == call.id && (is(told, "result") || is(told, "error")));
+        let ends = client.all(|reported| {
+            reported["id"] == call.id && (is(reported, "result") || is(reported, "error"))
+        });
         assert_eq!(ends.len(), 1, "{:?}: {ends:?}", client.sdk);
     }
     assert_eq!(lines(&counted), slow.len() + clients.len(), "each was executed once");
     assert_eq!(lines(&effects), clients.len());
     clients.iter().for_each(assert_one_session);
-    assert_eq!(scene.env.server(NAME)["sessions"], json!(clients.len()));
-    scene.assert_server_kept();
+    assert_eq!(setup.env.server(NAME)["sessions"], json!(clients.len()));
+    setup.assert_server_kept();
 }
 
 #[test]
-fn quick_calls_go_on_through_reloads_without_an_error() {
-    let scene = Scene::in_env(environment(), &[], &[]);
-    let clients = everyone(&scene);
+fn quick_calls_succeed_through_reloads() {
+    let setup = Setup::in_env(environment(), &[], &[]);
+    let clients = everyone(&setup);
     let enough = AtomicBool::new(false);
     let call_on = |client: &Client| {
         let more = |_: &u64| !enough.load(Ordering::Relaxed);
@@ -99,7 +100,7 @@ fn quick_calls_go_on_through_reloads_without_an_error() {
         let calling: Vec<_> =
             clients.iter().map(|client| scope.spawn(move || call_on(client))).collect();
         for _ in 0..RELOADS {
-            Blow::Reload.strike(&scene.env);
+            Blow::Reload.strike(&setup.env);
         }
         enough.store(true, Ordering::Relaxed);
         for calls in calling {
@@ -107,26 +108,26 @@ fn quick_calls_go_on_through_reloads_without_an_error() {
         }
     });
     clients.iter().for_each(Client::assert_clean);
-    assert_eq!(scene.env.server(NAME)["sessions"], json!(clients.len()));
-    scene.assert_server_kept();
+    assert_eq!(setup.env.server(NAME)["sessions"], json!(clients.len()));
+    setup.assert_server_kept();
 }
 
 /// Opens a session with each SDK that is a program of its own.
-fn everyone(scene: &Scene) -> Vec<Client> {
-    let started = Sdk::PROGRAMS.map(|sdk| Client::start(&scene.env, sdk, &scene.url));
+fn everyone(setup: &Setup) -> Vec<Client> {
+    let started = Sdk::PROGRAMS.map(|sdk| Client::start(&setup.env, sdk, &setup.url));
     started.into_iter().map(Client::connected).collect()
 }
 
 /// How many calls have been answered so far by a head, at least.
 fn heads(client: &Client) -> usize {
-    client.all(|told| is(told, "http") && told["rpc"] == "tools/call").len()
+    client.all(|reported| is(reported, "http") && reported["rpc"] == "tools/call").len()
 }
 
 /// Asserts that a client whose streams were cut has the session it began with, and was never refused.
 #[track_caller]
 pub(super) fn assert_one_session(client: &Client) {
     let sdk = client.sdk;
-    let http = client.all(|told| is(told, "http") && told["rpc"] != "server/discover");
+    let http = client.all(|reported| is(reported, "http") && reported["rpc"] != "server/discover");
     let initialized = http.iter().filter(|exchange| exchange["rpc"] == "initialize").count();
     assert_eq!(initialized, 1, "{sdk:?}");
     for exchange in &http {
@@ -134,7 +135,9 @@ pub(super) fn assert_one_session(client: &Client) {
         let sent = exchange["session"].as_str().or(exchange["given"].as_str());
         assert_eq!(sent, client.session().as_deref(), "{sdk:?}: {exchange}");
     }
-    let cut = |told: &Value| told["message"].as_str().unwrap_or_default().contains("disconnected");
-    let trouble = client.all(|told| is(told, "trouble") && !cut(told));
+    let cut = |reported: &Value| {
+        reported["message"].as_str().unwrap_or_default().contains("disconnected")
+    };
+    let trouble = client.all(|reported| is(reported, "trouble") && !cut(reported));
     assert_eq!(trouble, [Value::Null; 0], "{sdk:?}: nothing but that streams were cut");
 }

@@ -5,7 +5,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::real::assert_one_session;
-use super::scene::{Blow, NAME, SLOW, Scene, lines};
+use super::setup::{Blow, NAME, SLOW, Setup, lines};
 use crate::env::{kill, until};
 use crate::proxy::client::{Client, Sdk, is};
 use crate::real_servers::environment;
@@ -30,8 +30,8 @@ fn every_version_keeps_its_session_through_connect() {
 fn keep_sessions(way: Way) {
     let env = environment();
     let counted = env.work().join("count");
-    let scene = Scene::in_env(env, &[], &["--count-file", counted.to_str().unwrap()]);
-    let clients = everyone(&scene, way);
+    let setup = Setup::in_env(env, &[], &["--count-file", counted.to_str().unwrap()]);
+    let clients = everyone(&setup, way);
     assert_work(&clients, "at first");
 
     // A safe call is answered although its server is killed.
@@ -39,7 +39,7 @@ fn keep_sessions(way: Way) {
     let slow =
         clients.each_ref().map(|client| client.send_call("sleep_readonly", &json!({"ms": SLOW})));
     until("the server has all", || (lines(&counted) == before + slow.len()).then_some(()));
-    let pid = scene.env.server(NAME)["pid"].as_u64().unwrap();
+    let pid = setup.env.server(NAME)["pid"].as_u64().unwrap();
     kill(u32::try_from(pid).unwrap(), Signal::KILL);
     for (client, call) in clients.iter().zip(&slow) {
         assert_eq!(call.text(), "slept 2500 ms", "{:?}", client.sdk);
@@ -47,28 +47,28 @@ fn keep_sessions(way: Way) {
     assert_work(&clients, "after the kill of the server");
 
     for blow in [Blow::Reload, Blow::Kill] {
-        blow.strike(&scene.env);
+        blow.strike(&setup.env);
         assert_work(&clients, &format!("after {blow:?} of the daemon"));
     }
     for client in &clients {
         match way {
             Way::Http => assert_one_session(client),
             Way::Connect => {
-                let trouble = client.all(|told| is(told, "trouble"));
+                let trouble = client.all(|reported| is(reported, "trouble"));
                 assert_eq!(trouble, [Value::Null; 0], "{:?}", client.sdk);
             }
         }
     }
-    assert_eq!(scene.env.server(NAME)["sessions"], json!(clients.len()));
+    assert_eq!(setup.env.server(NAME)["sessions"], json!(clients.len()));
 }
 
 /// Opens a session with each version.
-fn everyone(scene: &Scene, way: Way) -> [Client; 5] {
+fn everyone(setup: &Setup, way: Way) -> [Client; 5] {
     let target = match way {
-        Way::Http => scene.url.clone(),
+        Way::Http => setup.url.clone(),
         Way::Connect => json!([env!("CARGO_BIN_EXE_mainstay"), "connect", NAME]).to_string(),
     };
-    Sdk::VERSIONS.map(|sdk| Client::start(&scene.env, sdk, &target)).map(Client::connected)
+    Sdk::VERSIONS.map(|sdk| Client::start(&setup.env, sdk, &target)).map(Client::connected)
 }
 
 /// Asserts that each can list the tools and call one.

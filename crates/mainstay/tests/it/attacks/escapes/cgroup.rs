@@ -22,15 +22,15 @@ const RUNNER: &str = r#"
     f "$1"
 "#;
 
-/// A server called `loose`, from which a process escapes when it is told to, and a well-behaved one beside it.
-struct Scene {
+/// A server called `loose`, from which a process escapes when it is reported to, and a well-behaved one beside it.
+struct Setup {
     bystander: Bystander,
     first: Value,
     env: TestEnv,
     cgroup: TestCgroup,
 }
 
-impl Scene {
+impl Setup {
     fn new(cgroup: TestCgroup) -> Self {
         let env = TestEnv::new().in_cgroup(&cgroup);
         env.run_server("fx", &[], &[&fixture()]);
@@ -103,52 +103,52 @@ impl Scene {
 
 #[test]
 fn nothing_survives_a_shim_and_a_guard_that_are_killed_together() {
-    let mut scene = Scene::new(TestCgroup::delegated());
-    let both = scene.escape();
-    scene.bystander.is_served();
+    let mut setup = Setup::new(TestCgroup::delegated());
+    let both = setup.escape();
+    setup.bystander.is_served();
     for pid in both {
         kill(pid, Signal::KILL);
     }
-    scene.bystander.is_served();
-    scene.assert_clean_afterwards();
+    setup.bystander.is_served();
+    setup.assert_clean_afterwards();
 }
 
 #[test]
 fn nothing_survives_if_all_of_mainstay_is_killed() {
-    let scene = Scene::new(TestCgroup::delegated());
-    let both = scene.escape();
-    scene.env.kill_mainstay();
+    let setup = Setup::new(TestCgroup::delegated());
+    let both = setup.escape();
+    setup.env.kill_mainstay();
     for pid in both {
         kill(pid, Signal::KILL);
         until_dead(pid);
     }
-    scene.until_it_beats();
-    scene.assert_clean_afterwards();
+    setup.until_it_beats();
+    setup.assert_clean_afterwards();
 }
 
 /// Also shows that the cgroup is what ends such a process.
 #[test]
 fn no_cgroup_is_created_without_delegation() {
-    let mut scene = Scene::new(TestCgroup::undelegated());
-    assert_eq!(scene.cgroup.children(), Vec::<String>::new());
-    let both = scene.escape();
+    let mut setup = Setup::new(TestCgroup::undelegated());
+    assert_eq!(setup.cgroup.children(), Vec::<String>::new());
+    let both = setup.escape();
     for pid in both {
         kill(pid, Signal::KILL);
     }
-    scene.bystander.is_served();
-    scene.env.once_running("loose", 2);
-    scene.until_it_beats();
-    assert_eq!(scene.cgroup.children(), Vec::<String>::new());
+    setup.bystander.is_served();
+    setup.env.once_running("loose", 2);
+    setup.until_it_beats();
+    assert_eq!(setup.cgroup.children(), Vec::<String>::new());
 }
 
 #[test]
 fn the_guard_of_a_killed_shim_removes_its_cgroup() {
-    let mut scene = Scene::new(TestCgroup::delegated());
-    let [guard, shim] = scene.escape();
+    let mut setup = Setup::new(TestCgroup::delegated());
+    let [guard, shim] = setup.escape();
     kill(guard, Signal::CONT);
     kill(shim, Signal::KILL);
-    scene.bystander.is_served();
-    scene.assert_clean_afterwards();
+    setup.bystander.is_served();
+    setup.assert_clean_afterwards();
 }
 
 #[test]

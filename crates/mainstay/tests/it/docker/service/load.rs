@@ -9,9 +9,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::env::until;
+use crate::fake_daemon::Client;
 use crate::proxy::client::text_of;
 use crate::proxy::raw::{Raw, call, request};
-use crate::stand_in::Client;
 
 /// How many answers each caller gets before anything happens, and again after it.
 const WELL: u64 = 20;

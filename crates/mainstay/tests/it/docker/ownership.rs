@@ -5,18 +5,18 @@ use std::rc::Rc;
 use mainstay_testkit::docker::{Engine, IMAGE};
 use serde_json::json;
 
-use super::scene::{Rest, Scene, Wire, assert_works, run, server_name, stage};
+use super::setup::{Rest, Setup, Wire, assert_works, run, server_name, stage};
 use crate::env::until;
 
 #[test]
 fn containers_with_our_labels_are_left_alone_when_the_daemon_starts() {
-    let scene = Scene::new(Wire::Stdio, &[], &[]);
-    let session = scene.raw();
-    let instance = scene.env.json(["daemon", "status", "--json"])["instance"].clone();
+    let setup = Setup::new(Wire::Stdio, &[], &[]);
+    let session = setup.raw();
+    let instance = setup.env.json(["daemon", "status", "--json"])["instance"].clone();
     let instance = instance.as_str().unwrap();
     let owned = |instance: &str, name: &str| {
         let labels = [format!("mainstay.instance={instance}"), format!("mainstay.server={name}")];
-        scene.engine.docker(&[
+        setup.engine.docker(&[
             "run",
             "-d",
             "-i",
@@ -27,25 +27,25 @@ fn containers_with_our_labels_are_left_alone_when_the_daemon_starts() {
             "--label",
             "mainstay.run=1",
             "--label",
-            &format!("mainstay-test={}", scene.name),
+            &format!("mainstay-test={}", setup.name),
             IMAGE,
         ])
     };
     let orphan = owned(instance, &server_name("ghost"));
-    let double = owned(instance, &scene.name);
+    let double = owned(instance, &setup.name);
     let neighbour = owned("another-instance", &server_name("ghost"));
-    let foreign = scene.engine.docker(&[
+    let foreign = setup.engine.docker(&[
         "run",
         "-d",
         "-i",
         "--label",
-        &format!("mainstay-test={}", scene.name),
+        &format!("mainstay-test={}", setup.name),
         IMAGE,
     ]);
-    scene.env.kill_mainstay();
-    let server = scene.back(1);
+    setup.env.kill_mainstay();
+    let server = setup.back(1);
     until("the log names what is left alone", || {
-        let log = scene.log();
+        let log = setup.log();
         let is_named = |id: &str| {
             log.lines()
                 .any(|line| line.contains("Mainstay labels but no record") && line.contains(id))
@@ -53,31 +53,31 @@ fn containers_with_our_labels_are_left_alone_when_the_daemon_starts() {
         (is_named(&orphan) && is_named(&double)).then_some(())
     });
     for id in [&orphan, &double, &neighbour, &foreign] {
-        assert_eq!(scene.engine.inspect(id, "{{.State.Running}}"), "true");
+        assert_eq!(setup.engine.inspect(id, "{{.State.Running}}"), "true");
     }
     assert_eq!(server["restarts_total"], 0, "what is wanted goes on");
     assert_works(&session);
-    scene.engine.sweep(&format!("mainstay-test={}", scene.name));
+    setup.engine.sweep(&format!("mainstay-test={}", setup.name));
 }
 
 #[test]
-fn a_new_daemon_takes_up_what_the_old_one_left() {
+fn a_new_daemon_recovers_the_runs_of_the_old_one() {
     for wire in [Wire::Stdio, Wire::Http] {
-        let scene = Scene::new(wire, &[], &[]);
-        let session = scene.raw();
-        let (container, pid) = (scene.container(), scene.engine.pid(&scene.container()));
-        scene.env.kill_mainstay();
-        let server = scene.back(1);
+        let setup = Setup::new(wire, &[], &[]);
+        let session = setup.raw();
+        let (container, pid) = (setup.container(), setup.engine.pid(&setup.container()));
+        setup.env.kill_mainstay();
+        let server = setup.back(1);
         assert_eq!(server["container_id"], json!(container));
-        assert_eq!(scene.engine.pid(&container), pid);
+        assert_eq!(setup.engine.pid(&container), pid);
         assert_works(&session);
-        scene.kill();
+        setup.kill();
         assert_works(&session);
     }
 }
 
 #[test]
-fn two_mainstays_on_one_engine_leave_each_other_alone() {
+fn two_instances_share_an_engine_without_interference() {
     let engine = Rc::new(Engine::shared());
     let name = server_name("fx");
     let (one, two) = (stage(&engine, &engine.host()), stage(&engine, &engine.host()));

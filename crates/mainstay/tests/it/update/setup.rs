@@ -30,12 +30,12 @@ impl Flaw {
 }
 
 /// An environment with a program in a directory with blanks.
-pub(super) struct Scene {
+pub(super) struct Setup {
     pub(super) env: TestEnv,
     pub(super) program: PathBuf,
 }
 
-impl Scene {
+impl Setup {
     pub(super) fn new() -> Self {
         Self::with_program(Path::new(built()))
     }
@@ -47,9 +47,9 @@ impl Scene {
 
     /// The same with another program.
     pub(super) fn running_program(program: &Path) -> Self {
-        let scene = Self::with_program(program);
-        scene.ok(&["run", "fx", "--wait", "--json", "--", &fixture()]);
-        scene
+        let setup = Self::with_program(program);
+        setup.ok(&["run", "fx", "--wait", "--json", "--", &fixture()]);
+        setup
     }
 
     fn with_program(from: &Path) -> Self {

@@ -128,7 +128,7 @@ impl ClientFile {
 }
 
 /// A client that is chosen, and a server that is registered with it and ready.
-pub(crate) struct Scene {
+pub(crate) struct Setup {
     pub(crate) file: ClientFile,
     /// The file before Mainstay came.
     pub(crate) before: String,
@@ -137,7 +137,7 @@ pub(crate) struct Scene {
     pub(crate) env: TestEnv,
 }
 
-impl Scene {
+impl Setup {
     pub(crate) fn new(sort: Sort, options: &[&str]) -> Self {
         Self::with_config(sort, "", options)
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::scene::{NAME, Scene, say};
+use super::setup::{NAME, Setup, say};
 use crate::env::{is_alive, kill, pid_of, until, until_dead};
 use crate::proxy::client::text_of;
 use crate::proxy::raw::{BOTH, call};
@@ -19,16 +19,16 @@ use crate::proxy::raw::{BOTH, call};
 const AWAY: Duration = Duration::from_millis(300);
 
 #[test]
-fn what_arrives_while_the_daemon_is_away_is_answered() {
-    let scene = Scene::new(&[], &[]);
-    let session = scene.raw();
+fn requests_without_a_daemon_are_answered_by_the_next() {
+    let setup = Setup::new(&[], &[]);
+    let session = setup.raw();
     // It comes back itself, or another one in its place.
     for (round, back) in [(1, Signal::CONT), (2, Signal::KILL)] {
-        let daemon = scene.env.daemon();
+        let daemon = setup.env.daemon();
         kill(daemon, Signal::STOP);
         let mut counted = thread::scope(|scope| {
             let over_http = scope.spawn(|| say(&session, round, "count", &json!({})));
-            let by_command = scope.spawn(|| scene.env.call(NAME, "count", "{}"));
+            let by_command = scope.spawn(|| setup.env.call(NAME, "count", "{}"));
             thread::sleep(AWAY);
             assert!(!over_http.is_finished() && !by_command.is_finished());
             kill(daemon, back);
@@ -37,23 +37,23 @@ fn what_arrives_while_the_daemon_is_away_is_answered() {
         counted.sort();
         assert_eq!(counted, [2 * round - 1, 2 * round].map(|count| count.to_string()));
     }
-    scene.assert_server_kept();
+    setup.assert_server_kept();
 }
 
 #[test]
-fn one_that_stops_refuses_the_late_and_answers_the_early() {
-    let scene = Scene::new(&[], &[]);
-    let (daemon, holder) = scene.mainstay();
-    let server = pid_of(&scene.server);
+fn a_stopping_daemon_refuses_new_requests_and_answers_others() {
+    let setup = Setup::new(&[], &[]);
+    let (daemon, holder) = setup.mainstay();
+    let server = pid_of(&setup.server);
     kill(server, Signal::STOP);
-    let mut early = scene.raw().post(BOTH, &call(1, "echo", &json!({"text": "early"})));
+    let mut early = setup.raw().post(BOTH, &call(1, "echo", &json!({"text": "early"})));
     early.event().expect("it is under way");
 
-    let mut stop = scene.env.command(["daemon", "stop"]);
+    let mut stop = setup.env.command(["daemon", "stop"]);
     let mut stop = stop.stderr(Stdio::null()).spawn().unwrap();
-    let refused = until("the late are sent away", || TcpStream::connect(scene.address()).err());
+    let refused = until("the late are sent away", || TcpStream::connect(setup.address()).err());
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
-    let refused = until("those at the socket too", || UnixStream::connect(scene.socket()).err());
+    let refused = until("those at the socket too", || UnixStream::connect(setup.socket()).err());
     assert!(
         matches!(refused.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound),
         "{refused}"

@@ -54,13 +54,13 @@ impl Blow {
 }
 
 /// A Mainstay with one server.
-pub(super) struct Scene {
+pub(super) struct Setup {
     pub(super) env: TestEnv,
     pub(super) url: String,
     pub(super) server: Value,
 }
 
-impl Scene {
+impl Setup {
     /// The fixture server with these flags, ready.
     pub(super) fn new(options: &[&str], flags: &[&str]) -> Self {
         Self::in_env(TestEnv::new(), options, flags)

@@ -13,13 +13,13 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::env::{Output, TestEnv, fixture};
-use crate::stand_in::{Daemon, VERSION};
+use crate::fake_daemon::{Daemon, VERSION};
 
 /// A user that owns nothing here.
 const NOBODY: u32 = 65_534;
 
 #[test]
-fn a_daemon_that_is_away_when_a_request_comes_answers_it() {
+fn a_request_waits_for_the_daemon() {
     let env = no_start();
     let daemon = Daemon::new(&env);
     let ls = begin(&env, ["ls", "--json"]);
@@ -36,7 +36,7 @@ fn a_daemon_that_is_away_when_a_request_comes_answers_it() {
 }
 
 #[test]
-fn a_whole_round_trip_may_begin_while_the_daemon_is_away() {
+fn a_run_succeeds_while_the_daemon_is_replaced() {
     let env = TestEnv::new();
     env.run_server("time", &[], &[&fixture()]);
     assert_eq!(env.call("time", "count", "{}"), "1");
@@ -49,7 +49,7 @@ fn a_whole_round_trip_may_begin_while_the_daemon_is_away() {
 }
 
 #[test]
-fn a_daemon_that_never_comes_is_missed_after_eight_seconds() {
+fn an_absent_daemon_is_reported_after_eight_seconds() {
     let env = no_start();
     let begun = Instant::now();
     let connect = begin(&env, ["connect", "time"]);
@@ -65,7 +65,7 @@ fn a_daemon_that_never_comes_is_missed_after_eight_seconds() {
 }
 
 #[test]
-fn a_connection_that_is_queued_is_waited_on() {
+fn a_queued_connection_is_served() {
     // Nothing forbids to start a daemon here; none is needed.
     let env = TestEnv::new();
     let daemon = Daemon::new(&env);
@@ -81,7 +81,7 @@ fn a_connection_that_is_queued_is_waited_on() {
 }
 
 #[test]
-fn who_may_not_connect_is_told_at_once() {
+fn missing_access_to_the_socket_is_reported_at_once() {
     assert!(geteuid().is_root(), "acting as another user needs root");
     let env = no_start();
     let daemon = Daemon::new(&env);
@@ -99,7 +99,7 @@ fn who_may_not_connect_is_told_at_once() {
 }
 
 #[test]
-fn who_is_kept_out_of_a_directory_of_his_own_is_told_how_to_get_in() {
+fn missing_access_to_an_own_directory_gets_a_help() {
     let env = no_start();
     let daemon = Daemon::new(&env);
     let run_dir = env.mainstay_home().join("run");
@@ -121,15 +121,15 @@ fn who_is_kept_out_of_a_directory_of_his_own_is_told_how_to_get_in() {
     ");
     let doctor = run("doctor");
     assert_eq!(doctor.code, 1, "{doctor}");
-    let told = "help: you own it, but its mode denies access: chmod 700 [ROOT]/mainstay/run\n";
-    assert!(doctor.stdout.contains(told), "{doctor}");
+    let reported = "help: you own it, but its mode denies access: chmod 700 [ROOT]/mainstay/run\n";
+    assert!(doctor.stdout.contains(reported), "{doctor}");
     assert!(!doctor.stdout.contains("another user"), "{doctor}");
     fs::set_permissions(&run_dir, mode(0o700)).unwrap();
     assert!(daemon.is_idle());
 }
 
 #[test]
-fn a_request_that_is_cut_is_not_made_again() {
+fn an_interrupted_request_is_not_repeated() {
     let env = no_start();
     let daemon = Daemon::new(&env);
     let stop = begin(&env, ["stop", "time"]);
@@ -145,7 +145,7 @@ fn a_request_that_is_cut_is_not_made_again() {
 }
 
 #[test]
-fn a_daemon_of_another_version_is_told_on_stderr() {
+fn another_version_is_reported_on_stderr() {
     let env = no_start();
     let daemon = Daemon::new(&env);
     let (stdout, stderr) = ls_with(&env, &daemon, "0.0.1");
@@ -163,7 +163,7 @@ fn a_daemon_of_another_version_is_told_on_stderr() {
 }
 
 #[test]
-fn the_status_of_a_daemon_of_another_version_tells_both() {
+fn the_status_reports_another_version() {
     let env = no_start();
     let daemon = Daemon::new(&env);
     let status = begin(&env, ["daemon", "status"]);
@@ -183,7 +183,7 @@ fn the_status_of_a_daemon_of_another_version_tells_both() {
 }
 
 #[test]
-fn a_daemon_that_speaks_otherwise_is_an_error() {
+fn another_protocol_is_an_error() {
     let env = no_start();
     let daemon = Daemon::new(&env);
     let ls = begin(&env, ["ls"]);

@@ -1,4 +1,4 @@
-//! What is told of servers that are not there, or do not come up.
+//! What is reported of servers that are not there, or do not come up.
 
 use std::fs;
 use std::process::Stdio;
@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::env::{TestEnv, fixture, free_port, kill, until};
 
 #[test]
-fn events_of_a_server_that_never_was() {
+fn events_of_an_unknown_server() {
     let env = TestEnv::new();
     env.run_server("time", &[], &[&fixture()]);
     let unknown = env.run(["events", "tiem"]).to_string();
@@ -28,7 +28,7 @@ fn events_of_a_server_that_never_was() {
 }
 
 #[test]
-fn a_server_that_was_removed_is_told_as_that() {
+fn a_removed_server_is_reported_as_removed() {
     let env = TestEnv::new();
     env.run_server("time", &[], &[&fixture()]);
     env.ok(["rm", "time"]);
@@ -60,20 +60,20 @@ fn with_json_an_error_is_json_too() {
         let output = env.run(args);
         (output.code, serde_json::from_str(&output.stderr).unwrap_or_else(|_| panic!("{output}")))
     };
-    let (code, told) = error(&["status", "tiem", "--json"]);
-    assert_eq!((code, &told["exit_code"]), (3, &json!(3)));
-    assert_eq!(told["error"], "there is no server `tiem`");
-    assert_eq!(told["help"], "`mainstay ls -a` shows all servers");
-    let (code, told) = error(&["ls", "--json", "--nonsense"]);
+    let (code, reported) = error(&["status", "tiem", "--json"]);
+    assert_eq!((code, &reported["exit_code"]), (3, &json!(3)));
+    assert_eq!(reported["error"], "there is no server `tiem`");
+    assert_eq!(reported["help"], "`mainstay ls -a` shows all servers");
+    let (code, reported) = error(&["ls", "--json", "--nonsense"]);
     assert_eq!(code, 2);
     assert!(
-        told["error"].as_str().unwrap().starts_with("unexpected argument '--nonsense'"),
-        "{told}"
+        reported["error"].as_str().unwrap().starts_with("unexpected argument '--nonsense'"),
+        "{reported}"
     );
 }
 
 #[test]
-fn a_server_that_runs_elsewhere_may_be_unreachable_at_first() {
+fn a_remote_server_may_be_unreachable_at_first() {
     let env = TestEnv::new();
     let url = format!("http://127.0.0.1:{}/mcp", free_port());
     let output = env.run(["run", "far", "--url", &url]);
@@ -158,7 +158,7 @@ fn on_a_terminal_run_shows_the_last_line_and_waits() {
 }
 
 #[test]
-fn a_server_that_is_changed_is_not_said_to_be_added() {
+fn a_changed_server_is_not_reported_as_added() {
     let env = TestEnv::new();
     let url = format!("http://127.0.0.1:{}/mcp", free_port());
     env.ok(["run", "far", "--url", &url]);
@@ -167,7 +167,7 @@ fn a_server_that_is_changed_is_not_said_to_be_added() {
 }
 
 #[test]
-fn a_misspelled_name_to_replace_is_told() {
+fn a_misspelled_name_to_replace_gets_a_hint() {
     let env = TestEnv::new();
     env.run_server("time", &[], &[&fixture()]);
     assert_snapshot!(env.run(["run", "tiem", "--replace", "--hold", "9s"]), @"
@@ -185,20 +185,20 @@ fn a_misspelled_name_to_replace_is_told() {
 }
 
 #[test]
-fn a_run_that_a_stop_overtakes_says_that_the_server_was_added() {
+fn a_run_overtaken_by_a_stop_reports_that_the_server_was_added() {
     let env = TestEnv::new();
     let mut command = env.command(["run", "time", "--wait", "--", &fixture(), "--never-answer"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     env.once("time", "was started", |server| server["pid"].is_u64());
     env.ok(["daemon", "stop"]);
     let output = child.wait_with_output().unwrap();
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{told}");
+    let reported = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{reported}");
     assert!(
-        told.contains("error: time was added, but Mainstay was stopped before it was ready"),
-        "{told}"
+        reported.contains("error: time was added, but Mainstay was stopped before it was ready"),
+        "{reported}"
     );
-    assert!(told.contains("`mainstay daemon start` starts it"), "{told}");
+    assert!(reported.contains("`mainstay daemon start` starts it"), "{reported}");
     env.ok(["daemon", "start"]);
     assert_eq!(env.server("time")["status"], "starting");
 }

@@ -179,7 +179,7 @@ fn start_stop_restart_and_rm() {
 }
 
 #[test]
-fn why_shows_the_words_of_the_server_and_none_of_ours() {
+fn why_shows_only_lines_of_the_server() {
     let env = TestEnv::new();
     env.run_server("mute", &[], &[&fixture()]);
     env.run_server("loud", &[], &[&fixture(), "--stderr", "hello there"]);
@@ -195,7 +195,7 @@ fn why_shows_the_words_of_the_server_and_none_of_ours() {
 }
 
 #[test]
-fn an_address_that_is_in_use_is_told_by_run_and_ls() {
+fn an_address_in_use_is_reported_by_run_and_ls() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let env = TestEnv::new().with_var("MAINSTAY_LISTEN", &address);
@@ -244,7 +244,7 @@ fn logs_have_a_tail_and_can_be_followed() {
 }
 
 #[test]
-fn events_tell_the_whole_story() {
+fn events_are_complete() {
     let env = TestEnv::new();
     env.run_server("time", &[], &[&fixture()]);
     env.run_server("other", &[], &[&fixture()]);
@@ -301,7 +301,7 @@ fn tools_and_calls() {
 }
 
 #[test]
-fn a_big_answer_comes_whole() {
+fn a_large_answer_is_complete() {
     let env = TestEnv::new();
     env.run_server("time", &[], &[&fixture()]);
     let answer = env.call("time", "bytes", r#"{"n":3000000}"#);
@@ -309,7 +309,7 @@ fn a_big_answer_comes_whole() {
 }
 
 #[test]
-fn a_server_runs_where_and_as_it_was_told() {
+fn a_server_gets_its_directory_and_environment() {
     let env = TestEnv::new().with_var("FROM_HERE", "mine").with_var("PRIVATE", "no");
     std::fs::create_dir(env.work().join("sub")).unwrap();
     env.write("vars", "A=file\nB=file\n");
@@ -385,7 +385,7 @@ fn an_import_is_all_or_none() {
 }
 
 #[test]
-fn every_command_knows_a_name_that_is_not_there() {
+fn every_command_reports_an_unknown_name() {
     let env = TestEnv::new();
     let commands =
         ["status", "why", "start", "stop", "restart", "rm", "logs", "tools", "export", "connect"];
@@ -398,7 +398,7 @@ fn every_command_knows_a_name_that_is_not_there() {
 }
 
 #[test]
-fn exit_codes_tell_what_kind_of_failure_it_was() {
+fn exit_codes_depend_on_the_kind_of_failure() {
     let env = TestEnv::new();
     assert_eq!(env.run(["daemon", "status"]).code, 4, "no daemon");
     assert_eq!(env.run(["ls"]).code, 0, "done");
@@ -409,7 +409,7 @@ fn exit_codes_tell_what_kind_of_failure_it_was() {
 }
 
 #[test]
-fn the_demo_shows_a_session_that_goes_on() {
+fn the_demo_shows_a_session_that_survives() {
     let env = TestEnv::new();
     let shown = env.ok(["demo"]);
     assert!(shown.contains("20 + 22 = 42"), "{shown}");

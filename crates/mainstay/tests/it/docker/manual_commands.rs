@@ -4,129 +4,129 @@ use mainstay_testkit::docker::{Engine, IMAGE};
 use serde_json::json;
 use std::rc::Rc;
 
-use super::scene::{Rest, Scene, Wire, refused, run, server_name, stage};
+use super::setup::{Rest, Setup, Wire, refused, run, server_name, stage};
 use crate::proxy::client::Sdk;
 
 #[test]
-fn a_stop_is_answered_by_a_restart_that_names_it() {
-    let scene = Scene::new(Wire::Stdio, &[], &[]);
-    let client = scene.client(Sdk::Rust);
-    scene.docker(&["stop"]);
-    scene.back(2);
+fn a_stopped_container_is_restarted_and_the_stop_is_reported() {
+    let setup = Setup::new(Wire::Stdio, &[], &[]);
+    let client = setup.client(Sdk::Rust);
+    setup.docker(&["stop"]);
+    setup.back(2);
     let server =
-        scene.env.once(&scene.name, "knew why", |server| server["last_exit"]["cause"] == "stopped");
+        setup.env.once(&setup.name, "knew why", |server| server["last_exit"]["cause"] == "stopped");
     assert_eq!((&server["restarts"], &server["generation"]), (&json!(1), &json!(2)));
-    let why = scene.env.ok(["why", &scene.name]);
+    let why = setup.env.ok(["why", &setup.name]);
     assert!(why.contains("stopped by someone else"), "{why}");
-    scene.assert_goes_on(&[&client]);
+    setup.assert_goes_on(&[&client]);
 }
 
 #[test]
-fn a_stop_is_respected_if_asked_for() {
-    let scene = Scene::new(Wire::Stdio, &["--on-stop", "respect"], &[]);
-    let client = scene.client(Sdk::Py2);
-    scene.docker(&["stop"]);
-    let server = scene.status("stopped");
+fn a_stop_is_respected_if_configured() {
+    let setup = Setup::new(Wire::Stdio, &["--on-stop", "respect"], &[]);
+    let client = setup.client(Sdk::Py2);
+    setup.docker(&["stop"]);
+    let server = setup.status("stopped");
     assert_eq!((&server["generation"], &server["restarts"]), (&json!(1), &json!(0)));
-    let told = refused(&client);
-    assert!(told.contains("stopped"), "{told}");
-    scene.env.ok(["start", &scene.name]);
-    scene.back(2);
-    scene.assert_goes_on(&[&client]);
+    let reported = refused(&client);
+    assert!(reported.contains("stopped"), "{reported}");
+    setup.env.ok(["start", &setup.name]);
+    setup.back(2);
+    setup.assert_goes_on(&[&client]);
 }
 
 #[test]
-fn a_kill_is_no_stop_even_if_stops_are_respected() {
-    let scene = Scene::new(Wire::Stdio, &["--on-stop", "respect"], &[]);
-    let client = scene.client(Sdk::Rust);
-    scene.kill();
-    scene.assert_goes_on(&[&client]);
+fn a_kill_is_not_a_stop_even_if_stops_are_respected() {
+    let setup = Setup::new(Wire::Stdio, &["--on-stop", "respect"], &[]);
+    let client = setup.client(Sdk::Rust);
+    setup.kill();
+    setup.assert_goes_on(&[&client]);
 }
 
 #[test]
-fn a_restart_keeps_the_sessions_and_costs_nothing() {
+fn a_restart_keeps_sessions_and_is_not_counted() {
     restart(Wire::Stdio, Sdk::Ts2);
 }
 
 #[test]
-fn a_restart_keeps_the_sessions_and_costs_nothing_over_http() {
+fn a_restart_keeps_sessions_and_is_not_counted_over_http() {
     restart(Wire::Http, Sdk::Py1);
 }
 
 /// Docker publishes another port then, and no event of the container says so.
 #[test]
 fn a_server_is_reached_after_it_was_disconnected_from_its_network_and_connected_again() {
-    let scene = Scene::new(Wire::Http, &["--restart-max", "1"], &[]);
-    let (rust, other) = (scene.client(Sdk::Rust), scene.client(Sdk::Ts1));
+    let setup = Setup::new(Wire::Http, &["--restart-max", "1"], &[]);
+    let (rust, other) = (setup.client(Sdk::Rust), setup.client(Sdk::Ts1));
     for _ in 0..2 {
-        scene.docker(&["network", "disconnect", "bridge"]);
+        setup.docker(&["network", "disconnect", "bridge"]);
         let held = rust.send_call("echo", &json!({"text": "held"}));
-        scene.docker(&["network", "connect", "bridge"]);
+        setup.docker(&["network", "connect", "bridge"]);
         assert_eq!(held.text(), "held");
-        let server = scene.back(1);
+        let server = setup.back(1);
         assert_eq!((&server["restarts_total"], &server["status"]), (&json!(0), &json!("running")));
-        scene.assert_goes_on(&[&rust, &other]);
+        setup.assert_goes_on(&[&rust, &other]);
     }
 }
 
 fn restart(wire: Wire, sdk: Sdk) {
-    let scene = Scene::new(wire, &["--restart-max", "1"], &[]);
-    let (rust, other) = (scene.client(Sdk::Rust), scene.client(sdk));
+    let setup = Setup::new(wire, &["--restart-max", "1"], &[]);
+    let (rust, other) = (setup.client(Sdk::Rust), setup.client(sdk));
     for round in 1..=3 {
-        scene.docker(&["restart"]);
-        let server = scene.env.once(&scene.name, "took the restart for what it is", |server| {
+        setup.docker(&["restart"]);
+        let server = setup.env.once(&setup.name, "took the restart for what it is", |server| {
             server["status"] == "running"
                 && server["last_exit"]["cause"] == "restarted"
                 && server["generation"] == round + 1
         });
         assert_eq!(server["restarts"], 0, "{server:#}");
-        scene.assert_goes_on(&[&rust, &other]);
+        setup.assert_goes_on(&[&rust, &other]);
     }
 }
 
 #[test]
 fn a_container_that_is_started_by_hand_is_adopted() {
-    let scene = Scene::new(Wire::Stdio, &["--no-restart"], &[]);
-    let client = scene.client(Sdk::Rust);
-    let container = scene.container();
-    scene.docker(&["kill"]);
-    scene.status("error");
-    scene.engine.docker(&["start", &container]);
-    let server = scene.back(2);
+    let setup = Setup::new(Wire::Stdio, &["--no-restart"], &[]);
+    let client = setup.client(Sdk::Rust);
+    let container = setup.container();
+    setup.docker(&["kill"]);
+    setup.status("error");
+    setup.engine.docker(&["start", &container]);
+    let server = setup.back(2);
     assert_eq!(server["container_id"], json!(container));
-    scene.assert_goes_on(&[&client]);
+    setup.assert_goes_on(&[&client]);
 }
 
 #[test]
-fn a_call_to_a_paused_container_waits_until_it_goes_on() {
+fn a_call_to_a_paused_container_waits_until_it_resumes() {
     for wire in [Wire::Stdio, Wire::Http] {
-        let scene = Scene::new(wire, &[], &[]);
-        let client = scene.client(Sdk::Rust);
-        let container = scene.container();
-        scene.engine.docker(&["pause", &container]);
-        scene.event("paused");
+        let setup = Setup::new(wire, &[], &[]);
+        let client = setup.client(Sdk::Rust);
+        let container = setup.container();
+        setup.engine.docker(&["pause", &container]);
+        setup.event("paused");
         let held = client.send_call("echo", &json!({"text": "held"}));
-        assert_eq!(scene.server()["generation"], 1);
-        scene.engine.docker(&["unpause", &container]);
+        assert_eq!(setup.server()["generation"], 1);
+        setup.engine.docker(&["unpause", &container]);
         assert_eq!(held.text(), "held");
-        scene.event("unpaused");
-        let server = scene.back(1);
+        setup.event("unpaused");
+        let server = setup.back(1);
         assert_eq!((&server["restarts_total"], &server["last_exit"]), (&json!(0), &json!(null)));
-        scene.assert_goes_on(&[&client]);
+        setup.assert_goes_on(&[&client]);
     }
 }
 
 #[test]
-fn a_renamed_container_stays_what_it_is() {
-    let scene = Scene::new(Wire::Stdio, &[], &[]);
-    let client = scene.client(Sdk::Rust);
-    let container = scene.container();
-    scene.engine.docker(&["rename", &container, &server_name("renamed")]);
-    scene.assert_goes_on(&[&client]);
-    assert_eq!(scene.generation(), 1);
-    let server = scene.kill();
+fn a_renamed_container_stays_supervised() {
+    let setup = Setup::new(Wire::Stdio, &[], &[]);
+    let client = setup.client(Sdk::Rust);
+    let container = setup.container();
+    setup.engine.docker(&["rename", &container, &server_name("renamed")]);
+    setup.assert_goes_on(&[&client]);
+    assert_eq!(setup.generation(), 1);
+    let server = setup.kill();
     assert_eq!(server["container_id"], json!(container));
-    scene.assert_goes_on(&[&client]);
+    setup.assert_goes_on(&[&client]);
 }
 
 #[test]

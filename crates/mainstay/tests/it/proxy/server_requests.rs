@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::client::{Client, Sdk, is, text_of};
-use super::scene::{Lines, QUICK, Scene, Wire, stage};
+use super::setup::{Lines, QUICK, Setup, Wire, stage};
 
 const UPDATED: &str = "notifications/resources/updated";
 const LOGGED: &str = "notifications/message";
@@ -11,27 +11,27 @@ const GREETING: &str = "fixture://greeting";
 const NUMBER: &str = "fixture://numbers/7";
 
 #[test]
-fn the_server_can_ask_its_client() {
+fn server_requests_are_answered() {
     ask(Wire::Stdio);
 }
 
 #[test]
-fn the_server_can_ask_its_client_over_http() {
+fn server_requests_are_answered_over_http() {
     ask(Wire::Http);
 }
 
 fn ask(wire: Wire) {
-    let scene = Scene::new(wire, &[], &[]);
-    let clients = scene.everyone();
+    let setup = Setup::new(wire, &[], &[]);
+    let clients = setup.everyone();
     for client in &clients {
         prepare(client);
         check_questions(client);
     }
-    scene.restart();
+    setup.restart();
     for client in &clients {
         check_questions(client);
     }
-    scene.assert_clean(&clients);
+    setup.assert_clean(&clients);
 }
 
 fn prepare(client: &Client) {
@@ -56,12 +56,12 @@ fn check_questions(client: &Client) {
 }
 
 #[test]
-fn a_question_of_a_dead_server_is_withdrawn() {
+fn a_request_of_a_dead_server_is_cancelled() {
     withdraw(Wire::Stdio);
 }
 
 #[test]
-fn a_question_of_a_dead_server_is_withdrawn_over_http() {
+fn a_request_of_a_dead_server_is_cancelled_over_http() {
     withdraw(Wire::Http);
 }
 
@@ -69,19 +69,19 @@ fn withdraw(wire: Wire) {
     let env = stage();
     let record = env.work().join("record");
     let options = [&QUICK[..], &["--restart-max", "100"]].concat();
-    let scene = Scene::in_env(env, wire, &options, &["--record", record.to_str().unwrap()]);
-    let heard = scene.file("record");
-    let clients = scene.everyone();
+    let setup = Setup::in_env(env, wire, &options, &["--record", record.to_str().unwrap()]);
+    let received = setup.file("record");
+    let clients = setup.everyone();
     for client in &clients {
         let call = client.send_call("elicit", &json!({"message": "who?"}));
         let question = client.asked("elicitation/create");
-        scene.restart();
+        setup.restart();
         let late = json!({"action": "accept", "content": {"name": "too late"}});
         if client.sdk == Sdk::Py1 {
             // It hears nothing else while its user thinks.
             client.answer(&question, &late);
         } else {
-            client.event("a withdrawal", |told| is(told, "withdrawn"));
+            client.event("a withdrawal", |reported| is(reported, "withdrawn"));
         }
         let result = call.result();
         assert_eq!(result["isError"], true, "{:?}: {result}", client.sdk);
@@ -91,9 +91,9 @@ fn withdraw(wire: Wire) {
         }
         assert_eq!(client.text("echo", &json!({"text": "on"})), "on");
     }
-    let answered = heard.read().iter().any(|line| line.contains("too late"));
+    let answered = received.read().iter().any(|line| line.contains("too late"));
     assert!(!answered, "an answer never reaches a run that did not ask");
-    scene.assert_clean(&clients);
+    setup.assert_clean(&clients);
 }
 
 #[test]
@@ -109,9 +109,9 @@ fn level_subscriptions_and_roots_are_restored_over_http() {
 fn restore(wire: Wire) {
     let env = stage();
     let record = env.work().join("record");
-    let scene = Scene::in_env(env, wire, &[], &["--record", record.to_str().unwrap()]);
-    let heard = scene.file("record");
-    let clients = scene.everyone();
+    let setup = Setup::in_env(env, wire, &[], &["--record", record.to_str().unwrap()]);
+    let received = setup.file("record");
+    let clients = setup.everyone();
     for client in &clients {
         prepare(client);
         client.ask("logging/setLevel", &json!({"level": "debug"}));
@@ -120,29 +120,31 @@ fn restore(wire: Wire) {
         }
         assert_eq!(updates(client), [""; 0], "{:?}", client.sdk);
     }
-    let before = heard.read().len();
-    scene.restart();
+    let before = received.read().len();
+    setup.restart();
     for client in &clients {
         for uri in [GREETING, NUMBER] {
-            client.event(uri, |told| told["method"] == UPDATED && told["params"]["uri"] == uri);
+            client.event(uri, |reported| {
+                reported["method"] == UPDATED && reported["params"]["uri"] == uri
+            });
         }
         let level = json!({"level": "debug", "text": format!("for {:?}", client.sdk)});
         assert_eq!(client.text("log", &level), "logged");
         let data = level["text"].as_str().unwrap();
-        client.event(data, |told| {
-            told["method"] == LOGGED && told["params"]["data"].to_string().contains(data)
+        client.event(data, |reported| {
+            reported["method"] == LOGGED && reported["params"]["data"].to_string().contains(data)
         });
         let roots = client.text("roots", &json!({}));
         assert!(roots.contains(&format!("file:///{:?}", client.sdk)), "{roots}");
         client.text("touch", &json!({"uri": NUMBER}));
     }
-    check_handshake(&heard, before);
-    scene.assert_clean(&clients);
+    check_handshake(&received, before);
+    setup.assert_clean(&clients);
 }
 
-/// Asserts that a new run was told all it needs, in order.
-fn check_handshake(heard: &Lines, before: usize) {
-    let lines = heard.read();
+/// Asserts that a new run was reported all it needs, in order.
+fn check_handshake(received: &Lines, before: usize) {
+    let lines = received.read();
     let messages: Vec<Value> =
         lines.iter().skip(before).map(|line| serde_json::from_str(line).unwrap()).collect();
     let place = |is_so: &dyn Fn(&Value) -> bool| {

@@ -2,14 +2,14 @@
 
 use std::fs;
 
-use super::scene::{CLINE, CURSOR, ClientFile, Scene, listed};
+use super::setup::{CLINE, CURSOR, ClientFile, Setup, listed};
 use crate::env::{TestEnv, fixture, until};
 
 /// A comma is missing at the end of the third line.
 const BROKEN: &str = "{\n  \"mcpServers\": {\n    \"other\": {}\n    \"more\": {}\n  }\n}\n";
 
 #[test]
-fn a_file_that_cannot_be_read_is_told_with_the_place_and_left_alone() {
+fn an_invalid_file_is_reported_with_its_position_and_not_changed() {
     let env = TestEnv::new();
     let file = ClientFile::install(&env, CURSOR);
     env.ok(["client", "add", "cursor"]);
@@ -32,31 +32,31 @@ fn a_file_that_cannot_be_read_is_told_with_the_place_and_left_alone() {
 }
 
 #[test]
-fn an_entry_cannot_be_taken_out_of_a_broken_file_and_goes_when_it_is_repaired() {
-    let scene = Scene::new(CURSOR, &[]);
-    scene.file.write(BROKEN);
-    let output = scene.env.run(["rm", "time"]);
+fn an_entry_is_removed_once_a_broken_file_is_repaired() {
+    let setup = Setup::new(CURSOR, &[]);
+    setup.file.write(BROKEN);
+    let output = setup.env.run(["rm", "time"]);
     assert_eq!(output.code, 0, "{output}");
     assert!(output.stderr.contains("line 3, column 16"), "{output}");
-    assert_eq!(scene.file.text(), BROKEN);
-    scene.file.write(&scene.with);
-    scene.env.ok(["client", "remove", "cursor"]);
-    assert_eq!(scene.file.text(), scene.before);
+    assert_eq!(setup.file.text(), BROKEN);
+    setup.file.write(&setup.with);
+    setup.env.ok(["client", "remove", "cursor"]);
+    assert_eq!(setup.file.text(), setup.before);
 }
 
 #[test]
-fn cline_is_waited_for_while_it_holds_its_lock() {
-    let scene = Scene::new(CLINE, &["--refresh", "always"]);
-    let lock = scene.file.path.with_extension("json.lock");
+fn edits_wait_for_the_lock_of_cline() {
+    let setup = Setup::new(CLINE, &["--refresh", "always"]);
+    let lock = setup.file.path.with_extension("json.lock");
     fs::create_dir(&lock).unwrap();
     fs::write(lock.join("owner.1.1.a-b"), "").unwrap();
-    scene.close_gate();
-    scene.kill();
-    scene.env.once("time", "was down", |server| server["generation"] == 2);
-    assert_eq!(scene.file.text(), scene.with);
+    setup.close_gate();
+    setup.kill();
+    setup.env.once("time", "was down", |server| server["generation"] == 2);
+    assert_eq!(setup.file.text(), setup.with);
     fs::remove_dir_all(&lock).unwrap();
-    scene.file.once(&scene.before);
-    scene.open_gate();
-    scene.file.once(&scene.with);
+    setup.file.once(&setup.before);
+    setup.open_gate();
+    setup.file.once(&setup.with);
     until("the lock is given back", || (!lock.exists()).then_some(()));
 }

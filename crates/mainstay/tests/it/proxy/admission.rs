@@ -3,13 +3,13 @@
 use serde_json::json;
 
 use super::raw::{BOTH, JSON, call, exchange, parts, request};
-use super::scene::{Scene, Wire, stage};
+use super::setup::{Setup, Wire, stage};
 use crate::env::fixture;
 
 #[test]
 fn only_this_machine_is_served() {
-    let scene = Scene::new(Wire::Stdio, &[], &[]);
-    let (address, path) = parts(&scene.url);
+    let setup = Setup::new(Wire::Stdio, &[], &[]);
+    let (address, path) = parts(&setup.url);
     let port = address.rsplit_once(':').unwrap().1;
     let params = json!({"protocolVersion": "2025-11-25", "capabilities": {},
         "clientInfo": {"name": "raw", "version": "1"}});
@@ -39,15 +39,15 @@ fn only_this_machine_is_served() {
     ] {
         assert_eq!(status(host, origin), 403, "{host} {origin:?}");
     }
-    assert_eq!(scene.server()["sessions"], 5, "whoever was refused opened nothing");
+    assert_eq!(setup.server()["sessions"], 5, "whoever was refused opened nothing");
 }
 
 #[test]
-fn a_session_is_good_for_its_own_server_only_and_until_it_ends() {
-    let scene = Scene::new(Wire::Stdio, &[], &[]);
-    scene.env.run_server("other", &[], &[&fixture()]);
-    let session = scene.raw();
-    let (address, path) = parts(&scene.url);
+fn a_session_is_valid_for_its_server_until_it_ends() {
+    let setup = Setup::new(Wire::Stdio, &[], &[]);
+    setup.env.run_server("other", &[], &[&fixture()]);
+    let session = setup.raw();
+    let (address, path) = parts(&setup.url);
     let post = |path: &str, id: Option<&str>| {
         let mut head = vec![("Host", &*address), ("Content-Type", JSON), ("Accept", BOTH)];
         head.extend(id.map(|id| ("Mcp-Session-Id", id)));
@@ -65,14 +65,14 @@ fn a_session_is_good_for_its_own_server_only_and_until_it_ends() {
 }
 
 #[test]
-fn a_removed_server_is_gone_for_its_clients_too() {
-    let scene = Scene::new(Wire::Stdio, &[], &[]);
-    let session = scene.raw();
-    let file = scene.file("effects");
+fn sessions_of_a_removed_server_end() {
+    let setup = Setup::new(Wire::Stdio, &[], &[]);
+    let session = setup.raw();
+    let file = setup.file("effects");
     let arguments = json!({"path": file.path(), "line": "x", "ms": 60_000});
     let mut slow = session.post(BOTH, &call(1, "append", &arguments));
     file.until(1);
-    scene.env.ok(["rm", "fx"]);
+    setup.env.ok(["rm", "fx"]);
     let answer = slow.message().expect("an answer");
     assert_eq!(answer["result"]["isError"], true, "{answer}");
     let after = session.post(BOTH, &call(2, "echo", &json!({"text": "x"})));
@@ -81,18 +81,18 @@ fn a_removed_server_is_gone_for_its_clients_too() {
 }
 
 #[test]
-fn a_port_of_its_own_serves_that_server_and_no_other() {
+fn a_separate_port_serves_only_its_server() {
     let env = stage();
     let port = crate::env::free_port().to_string();
-    let scene = Scene::in_env(env, Wire::Stdio, &["--port", &port], &[]);
-    scene.env.run_server("other", &[], &[&fixture()]);
+    let setup = Setup::in_env(env, Wire::Stdio, &["--port", &port], &[]);
+    setup.env.run_server("other", &[], &[&fixture()]);
     let own = super::raw::Raw::open(&format!("http://127.0.0.1:{port}/mcp"));
     own.ask(1, "tools/list", &json!({}));
     let address = format!("127.0.0.1:{port}");
     let head = [("Host", &*address), ("Content-Type", JSON), ("Accept", BOTH)];
     let foreign = exchange(&address, "POST", "/other/mcp", &head, "{}");
     assert_eq!(foreign.status, 404);
-    scene.env.ok(["stop", "fx"]);
+    setup.env.ok(["stop", "fx"]);
     let freed = || std::net::TcpListener::bind(&*address).ok();
     crate::env::until("the port is free again", freed);
 }

@@ -33,12 +33,12 @@ impl Wire {
 }
 
 /// A Mainstay with one server.
-pub(super) struct Scene {
+pub(super) struct Setup {
     pub(super) env: TestEnv,
     pub(super) url: String,
 }
 
-impl Scene {
+impl Setup {
     /// Runs the fixture server, until it is ready.
     pub(super) fn new(wire: Wire, options: &[&str], flags: &[&str]) -> Self {
         Self::in_env(stage(), wire, options, flags)
@@ -66,7 +66,7 @@ impl Scene {
         Self::of(env)
     }
 
-    /// A scene with the server that is there.
+    /// A setup with the server that is there.
     pub(super) fn of(env: TestEnv) -> Self {
         let url = env.server(NAME)["url"].as_str().expect("a server has a URL").to_owned();
         assert!(url.ends_with("/fx/mcp"), "{url}");

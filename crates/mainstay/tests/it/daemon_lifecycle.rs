@@ -16,7 +16,7 @@ use crate::env::{
 };
 
 #[test]
-fn a_killed_daemon_costs_no_server_its_memory() {
+fn servers_keep_their_memory_when_the_daemon_is_killed() {
     let env = TestEnv::new();
     let server = env.run_server("time", &[], &[&fixture()]);
     assert_eq!(env.call("time", "count", "{}"), "1");
@@ -56,7 +56,7 @@ fn an_http_server_is_adopted_with_its_session() {
 }
 
 #[test]
-fn a_daemon_that_dies_during_a_start_is_no_harm() {
+fn a_start_survives_the_death_of_the_daemon() {
     let env = TestEnv::new();
     let flags = [&fixture(), "--ready-after", "600"];
     let mut run = env.command(["run", "time", "--wait", "--", flags[0], flags[1], flags[2]]);
@@ -71,7 +71,7 @@ fn a_daemon_that_dies_during_a_start_is_no_harm() {
 }
 
 #[test]
-fn a_server_that_died_while_no_daemon_was_there_is_started_again() {
+fn a_server_that_died_without_a_daemon_is_restarted() {
     let env = TestEnv::new();
     let server = env.run_server("time", &[], &[&fixture()]);
     env.kill_mainstay();
@@ -86,7 +86,7 @@ fn a_server_that_died_while_no_daemon_was_there_is_started_again() {
 }
 
 #[test]
-fn a_stopped_daemon_takes_its_servers_along_and_brings_them_back() {
+fn stopping_the_daemon_stops_servers_and_starting_it_starts_them() {
     let env = TestEnv::new();
     let on = env.run_server("on", &[], &[&fixture()]);
     env.run_server("off", &[], &[&fixture()]);
@@ -130,7 +130,7 @@ fn a_server_cannot_start_the_daemon_that_supervises_it() {
     let server = env.run_server("time", &["-e", &home], &["sh", "-c", &script]);
     env.ok(["daemon", "stop", "--keep-servers"]);
     env.write("go", "");
-    let ls = until("it was told", || fs::read_to_string(env.work().join("ls")).ok());
+    let ls = until("it was reported", || fs::read_to_string(env.work().join("ls")).ok());
     let expected = "error: a server cannot start the daemon that supervises it\n\
                     help: run `mainstay daemon start` in a terminal\n";
     assert_eq!(ls, expected);
@@ -142,7 +142,7 @@ fn a_server_cannot_start_the_daemon_that_supervises_it() {
 }
 
 #[test]
-fn a_terminated_daemon_leaves_its_servers_up() {
+fn a_terminated_daemon_leaves_its_servers_running() {
     let env = TestEnv::new();
     let server = env.run_server("time", &[], &[&fixture()]);
     let daemon = env.daemon();
@@ -154,7 +154,7 @@ fn a_terminated_daemon_leaves_its_servers_up() {
 }
 
 #[test]
-fn a_second_daemon_says_so_and_ends() {
+fn a_second_daemon_reports_the_first_and_exits() {
     let env = TestEnv::new();
     env.ok(["ls"]);
     let daemon = env.daemon();
@@ -200,7 +200,7 @@ fn a_dead_daemons_socket_is_replaced() {
 }
 
 #[test]
-fn after_a_reboot_all_is_as_it_was_wanted() {
+fn intent_is_restored_after_a_reboot() {
     let env = TestEnv::new();
     env.run_server("on", &[], &[&fixture()]);
     env.run_server("off", &[], &[&fixture()]);
@@ -219,7 +219,7 @@ fn after_a_reboot_all_is_as_it_was_wanted() {
 }
 
 #[test]
-fn after_a_reboot_the_last_end_is_that_of_the_machine() {
+fn after_a_reboot_the_cause_is_the_restart_of_the_machine() {
     for run_dir_survives in [true, false] {
         let env = TestEnv::new();
         kill(pid_of(&env.run_server("time", &[], &[&fixture()])), Signal::KILL);
@@ -254,7 +254,7 @@ fn after_a_reboot_the_last_end_is_that_of_the_machine() {
 }
 
 #[test]
-fn a_killed_shim_takes_its_server_along() {
+fn a_server_ends_with_its_killed_shim() {
     let env = TestEnv::new();
     let pid_file = env.work().join("orphan");
     let file = pid_file.to_str().unwrap();
@@ -272,7 +272,7 @@ fn a_killed_shim_takes_its_server_along() {
 }
 
 #[test]
-fn a_shim_killed_while_no_daemon_was_there_leaves_nothing_either() {
+fn a_server_ends_with_its_shim_also_without_a_daemon() {
     let env = TestEnv::new();
     let flags = [&fixture(), "--ignore-stdin-eof"];
     let first = env.run_server("time", &[], &flags);
@@ -286,7 +286,7 @@ fn a_shim_killed_while_no_daemon_was_there_leaves_nothing_either() {
 }
 
 #[test]
-fn a_run_that_nobody_knows_is_swept() {
+fn an_unknown_run_is_removed() {
     let env = TestEnv::new();
     env.ok(["ls"]);
     env.ok(["daemon", "stop"]);
@@ -324,7 +324,7 @@ fn many_commands_at_once_start_one_daemon() {
 }
 
 #[test]
-fn a_follower_gets_what_happens_until_the_daemon_ends() {
+fn a_follower_gets_events_until_the_daemon_ends() {
     let env = TestEnv::new();
     let first = env.run_server("time", &[], &[&fixture()]);
     let events = env.follow(["events", "-f", "--json"]);
@@ -365,7 +365,7 @@ fn copy_database(from: &Path, to: &Path) {
 }
 
 #[test]
-fn what_was_asked_for_is_done_even_if_nobody_waits() {
+fn requests_are_executed_even_if_the_caller_disconnects() {
     let env = TestEnv::new();
     env.run_server("time", &[], &[&fixture()]);
     for round in 0..5 {
@@ -381,7 +381,7 @@ fn what_was_asked_for_is_done_even_if_nobody_waits() {
 }
 
 #[test]
-fn the_last_end_of_a_server_is_known_after_a_stop_of_the_daemon() {
+fn the_last_exit_of_a_server_survives_a_stop_of_the_daemon() {
     let env = TestEnv::new();
     kill(pid_of(&env.run_server("time", &[], &[&fixture()])), Signal::KILL);
     assert_eq!(env.once_running("time", 2)["last_exit"]["cause"], "exited");

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::scene::{NAME, Scene};
+use super::setup::{NAME, Setup};
 use crate::env::until;
 use crate::proxy::client::text_of;
 use crate::proxy::raw::{BOTH, JSON, Raw, call, parts};
@@ -29,20 +29,20 @@ fn a_request_with_half_a_head_at_a_reload_is_answered() {
 /// Sends as much of a request as `part` says, given the lengths of its head and its body, then the
 /// rest when the daemon has begun to give way.
 fn answered(part: fn(usize, usize) -> usize) {
-    let scene = Scene::new(&[], &[]);
-    let session = scene.raw();
-    let (head, body) = request(&scene, &session);
+    let setup = Setup::new(&[], &[]);
+    let session = setup.raw();
+    let (head, body) = request(&setup, &session);
     let text = [&*head, &*body].concat();
     let (first, rest) = text.split_at(part(head.len(), body.len()));
-    let mut stream = TcpStream::connect(scene.address()).unwrap();
+    let mut stream = TcpStream::connect(setup.address()).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
     stream.write_all(first.as_bytes()).unwrap();
     // Whoever comes later is served later, so now the daemon has that half.
     session.ask(1, "ping", &json!({}));
 
-    let mut reload = scene.env.command(["daemon", "reload"]);
+    let mut reload = setup.env.command(["daemon", "reload"]);
     let mut reload = reload.stderr(Stdio::null()).spawn().unwrap();
-    let log = scene.env.mainstay_home().join("state/daemon.log");
+    let log = setup.env.mainstay_home().join("state/daemon.log");
     until("the daemon gives way", || {
         fs::read_to_string(&log).unwrap_or_default().contains("daemon ends").then_some(())
     });
@@ -57,7 +57,7 @@ fn answered(part: fn(usize, usize) -> usize) {
     };
     assert!(answered, "{response}");
     assert!(reload.wait().unwrap().success());
-    assert_eq!(scene.env.call(NAME, "count", "{}"), "2", "it was executed once");
+    assert_eq!(setup.env.call(NAME, "count", "{}"), "2", "it was executed once");
 }
 
 /// A response, as text, to its end: that of a stream, or that of one JSON object.
@@ -80,9 +80,9 @@ fn read(stream: &TcpStream) -> String {
 }
 
 /// The head and the body of a call that counts.
-fn request(scene: &Scene, session: &Raw) -> (String, String) {
+fn request(setup: &Setup, session: &Raw) -> (String, String) {
     let body = call(7, "count", &json!({})).to_string();
-    let (address, path) = parts(&scene.url);
+    let (address, path) = parts(&setup.url);
     let (id, length) = (&session.id, body.len());
     let head = format!(
         "POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: {JSON}\r\nAccept: {BOTH}\r\n\

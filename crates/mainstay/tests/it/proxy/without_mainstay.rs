@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::client::{Client, End, Sdk, names};
 use super::raw::{BOTH, Raw, request};
-use super::scene::stage;
+use super::setup::stage;
 use crate::env::fixture;
 
 /// A fixture server that listens by itself, until it is dropped.
@@ -57,7 +57,7 @@ fn stdio_clients_work_without_mainstay() {
 }
 
 #[test]
-fn http_by_hand_works_without_mainstay() {
+fn raw_http_works_without_mainstay() {
     let listening = Listening::start("127.0.0.1:0");
     let session = Raw::open(&listening.url());
     let listed = session.ask(1, "tools/list", &json!({}));
@@ -66,7 +66,7 @@ fn http_by_hand_works_without_mainstay() {
         json!({"name": "progress_die", "arguments": {"steps": 2}, "_meta": {"progressToken": 5}});
     let mut stream = session.post(BOTH, &request(2, "tools/call", &steps));
     let progress = [stream.message().unwrap(), stream.message().unwrap()];
-    assert_eq!(progress.map(|told| told["params"]["progress"].clone()), [1, 2]);
+    assert_eq!(progress.map(|reported| reported["params"]["progress"].clone()), [1, 2]);
     assert_eq!(stream.answer()["result"]["content"][0]["text"], "2 steps");
     assert_eq!(session.get(None).status, 200);
     assert!(matches!(session.delete(), 200 | 204));
@@ -89,8 +89,8 @@ fn use_it(client: Client) {
     assert_eq!(prompt["messages"][0]["content"]["text"], "Say hello to Ada.");
 
     client.ask("logging/setLevel", &json!({"level": "debug"}));
-    client.text("log", &json!({"level": "debug", "text": "heard"}));
-    assert!(client.notified("notifications/message")["params"].to_string().contains("heard"));
+    client.text("log", &json!({"level": "debug", "text": "received"}));
+    assert!(client.notified("notifications/message")["params"].to_string().contains("received"));
     client.ask("resources/subscribe", &json!({"uri": "fixture://greeting"}));
     client.text("touch", &json!({"uri": "fixture://greeting"}));
     let updated = client.notified("notifications/resources/updated");

@@ -28,7 +28,7 @@ pub(super) enum Wire {
 }
 
 /// A Mainstay with one server in a container.
-pub(super) struct Scene {
+pub(super) struct Setup {
     pub(super) env: TestEnv,
     /// Swept when the daemon has ended, so that nothing is started again.
     _rest: Rest,
@@ -37,7 +37,7 @@ pub(super) struct Scene {
     pub(super) url: String,
 }
 
-impl Scene {
+impl Setup {
     /// Runs the fixture server in the shared engine, until it is ready.
     pub(super) fn new(wire: Wire, options: &[&str], flags: &[&str]) -> Self {
         Self::on(&Rc::new(Engine::shared()), wire, options, flags)
@@ -185,7 +185,7 @@ pub(super) fn run(
     env.run_server(name, &options, &[speak, flags].concat())
 }
 
-/// Calls a tool that cannot be reached, and gives what the client is told.
+/// Calls a tool that cannot be reached, and gives what the client is reported.
 #[track_caller]
 pub(super) fn refused(client: &Client) -> String {
     let result = client.call("echo", &json!({"text": "anybody?"}));

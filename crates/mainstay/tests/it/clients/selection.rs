@@ -1,10 +1,10 @@
 //! Which clients get which servers, and what is said about it.
 
-use super::scene::{CLINE, CURSOR, ClientFile, Scene, VSCODE, done, listed};
+use super::setup::{CLINE, CURSOR, ClientFile, Setup, VSCODE, done, listed};
 use crate::env::{TestEnv, fixture};
 
 #[test]
-fn with_no_client_chosen_it_is_told_how() {
+fn without_a_chosen_client_there_is_a_hint() {
     let env = TestEnv::new();
     let file = ClientFile::install(&env, CURSOR);
     let output = env.run(["run", "time", "--wait", "--", &fixture()]);
@@ -54,7 +54,7 @@ fn a_server_may_have_clients_of_its_own_or_none() {
 }
 
 #[test]
-fn a_client_that_is_not_installed_is_not_made_up() {
+fn no_file_is_created_for_a_client_that_is_not_installed() {
     let env = TestEnv::new();
     let output = env.run(["client", "add", "cursor"]);
     assert_eq!(output.code, 1, "{output}");
@@ -64,32 +64,35 @@ fn a_client_that_is_not_installed_is_not_made_up() {
 }
 
 #[test]
-fn why_and_events_tell_what_was_done_to_which_file() {
-    let scene = Scene::new(CURSOR, &["--refresh", "always"]);
-    scene.close_gate();
-    scene.kill();
-    scene.file.once(&scene.before);
-    scene.once_done("removed");
+fn why_and_events_name_changed_files() {
+    let setup = Setup::new(CURSOR, &["--refresh", "always"]);
+    setup.close_gate();
+    setup.kill();
+    setup.file.once(&setup.before);
+    setup.once_done("removed");
     let file = "[ROOT]/home/.cursor/mcp.json";
-    for told in [scene.env.ok(["why", "time"]), scene.env.ok(["events", "time"])] {
-        assert!(told.contains("removed `time` from Cursor") && told.contains(file), "{told}");
+    for reported in [setup.env.ok(["why", "time"]), setup.env.ok(["events", "time"])] {
+        assert!(
+            reported.contains("removed `time` from Cursor") && reported.contains(file),
+            "{reported}"
+        );
     }
-    scene.env.ok(["rm", "time"]);
-    assert_eq!(scene.file.text(), scene.before);
-    let status = scene.env.run(["status", "time"]);
+    setup.env.ok(["rm", "time"]);
+    assert_eq!(setup.file.text(), setup.before);
+    let status = setup.env.run(["status", "time"]);
     assert_eq!(status.code, 3, "{status}");
 }
 
 #[test]
-fn status_tells_where_a_server_is_registered() {
-    let scene = Scene::new(CURSOR, &[]);
-    let status = scene.env.json(["status", "time", "--json"]);
+fn status_lists_the_clients_of_a_server() {
+    let setup = Setup::new(CURSOR, &[]);
+    let status = setup.env.json(["status", "time", "--json"]);
     let registration = &status["clients"][0];
     assert_eq!(
         (&registration["client"], &registration["standing"]),
         (&"cursor".into(), &"ours".into())
     );
     assert_eq!(registration["file"], "[ROOT]/home/.cursor/mcp.json");
-    let text = scene.env.ok(["status", "time"]);
+    let text = setup.env.ok(["status", "time"]);
     assert!(text.contains("clients:    Cursor"), "{text}");
 }
