@@ -24,7 +24,7 @@ pub(crate) use self::hold::{FOREGROUND, run_daemon, take_over};
 /// Run, inspect, replace or stop the daemon
 ///
 /// It is started on demand by every command that needs it; `MAINSTAY_NO_START=1` forbids that. It
-/// listens for MCP clients at `MAINSTAY_LISTEN`, or where `listen` in its config file says, or at
+/// listens for MCP clients at `MAINSTAY_LISTEN`, or at `listen` in its config file, or at
 /// 127.0.0.1:7433. The config file is `~/.config/mainstay/config.toml`, or `config.toml` in
 /// `MAINSTAY_HOME` if that is set.
 #[derive(Debug, clap::Args)]
@@ -44,8 +44,8 @@ pub(crate) enum Action {
 
 /// Run the daemon in the foreground, with its log on standard error
 ///
-/// Ctrl-C and other signals end the daemon and leave its servers running, for the next one to take over;
-/// `mainstay daemon stop` ends both.
+/// Ctrl-C and other signals stop the daemon but not its servers, which the next daemon supervises;
+/// `mainstay daemon stop` stops both.
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct RunArgs {
@@ -85,7 +85,7 @@ pub(crate) struct StatusArgs {
 
 /// Stop the daemon and its servers
 ///
-/// The servers end with it. It stays stopped, whatever clients ask for, until `mainstay daemon start`, `run`, `start`,
+/// The servers end with it. It stays stopped, even if clients connect, until `mainstay daemon start`, `run`, `start`,
 /// `restart` or `import`, or until you log in (with `mainstay service install`) or reboot.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StopArgs {
@@ -94,13 +94,13 @@ pub(crate) struct StopArgs {
     keep_servers: bool,
 }
 
-/// Put a new daemon in the place of the running one
+/// Replace the running daemon by a new one
 ///
-/// It runs the program that is on disk now, with the settings as they are now. No connection is refused
-/// meanwhile, no session ends and no server is restarted. If it does not come up, the old one goes on.
+/// The new daemon runs the program that is on disk now, with the current settings. No connection is refused
+/// meanwhile, no session ends and no server is restarted. If it fails to start, the old one keeps running.
 ///
-/// It keeps the environment that the running one was started with: a `MAINSTAY_LISTEN` that you set for this
-/// command does not count. For another environment: `mainstay daemon stop --keep-servers`, `mainstay daemon start`.
+/// The new daemon keeps the environment of the old one: a `MAINSTAY_LISTEN` that you set for this command has no
+/// effect. To change the environment: `mainstay daemon stop --keep-servers`, then `mainstay daemon start`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReloadArgs {}
 
@@ -200,8 +200,8 @@ async fn stop(args: &StopArgs, ctx: &mut Context) -> Result<(), CliError> {
         Err(CliError::Failing { .. } | CliError::NoHello { .. }) => {
             ctx.ui.waiting("stopping", end_holder(&remote)).await?;
             ctx.ui.message(
-                "the daemon did not respond; it is stopped, and its servers run on; correct what \
-                 `mainstay doctor` reports, then `mainstay daemon stop` ends them",
+                "the daemon did not respond; it is stopped, and its servers keep running; fix what \
+                 `mainstay doctor` reports, then `mainstay daemon stop` stops them",
             );
             return marked;
         }
@@ -210,7 +210,7 @@ async fn stop(args: &StopArgs, ctx: &mut Context) -> Result<(), CliError> {
     match (stopped, args.keep_servers) {
         (false, _) => ctx.ui.message("no daemon is running"),
         (true, false) => ctx.ui.message("the daemon and its servers are stopped"),
-        (true, true) => ctx.ui.message("the daemon is stopped; its servers run on"),
+        (true, true) => ctx.ui.message("the daemon is stopped; its servers keep running"),
     }
     // A daemon that came up during the stop has removed the mark.
     marked.and(remote.mark_stopped())

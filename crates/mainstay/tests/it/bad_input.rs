@@ -1,7 +1,7 @@
-//! What cannot work: each has a clear error or outcome, and nothing is lost by it.
+//! Invalid input and broken environments: each has a clear error, and nothing is lost.
 //!
-//! Commands that make no sense are in `usage`, files in `import`, servers that misbehave in
-//! `supervise`, second daemons and stale sockets in `daemon_life`.
+//! Invalid commands are in `usage`, files in `import`, servers that misbehave in `supervise`, second daemons and stale
+//! sockets in `daemon_lifecycle`.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::env::{Output, TestEnv, fixture, kill, pid_of, until};
 
-/// Somebody else.
+/// Another user.
 const NOBODY: u32 = 65_534;
 
 #[test]
@@ -173,7 +173,7 @@ fn a_socket_of_another_user_is_not_used() {
     error: the daemon cannot be reached at `[ROOT]/mainstay/run/daemon.sock`: Permission denied (os error 13)
     help: it belongs to another user; set MAINSTAY_HOME to a directory of yours
     ");
-    // Even if somebody opens the doors, the daemon looks who comes in.
+    // Even if the directories are open to others, the daemon checks the user of a connection.
     for path in [env.mainstay_home(), run_dir.clone(), run_dir.join("daemon.sock")] {
         open_to_all(&path);
     }
@@ -386,7 +386,7 @@ fn an_answer_that_is_too_large_fails_one_call() {
     help: `mainstay why time` explains what happened
     ");
     assert_eq!(env.call("time", "count", "{}"), "2", "it is the same run and session");
-    until("the log tells of it", || {
+    until("it is logged", || {
         env.ok(["logs", "time"]).contains("bytes was dropped: too long]").then_some(())
     });
 }
@@ -482,14 +482,14 @@ impl<'a> Disk<'a> {
 
 impl Drop for Disk<'_> {
     fn drop(&mut self) {
-        // The environment cannot reach this daemon, and would kill it: the polite way first.
+        // The environment cannot reach this daemon and would kill it, so it is stopped first.
         self.run(["daemon", "stop"]);
         self.holder.kill().unwrap();
         self.holder.wait().unwrap();
     }
 }
 
-/// The same command with the same environment, behind other words.
+/// The same command with the same environment, as arguments of another one.
 fn wrapped(command: &Command, program: &str, words: &[String]) -> Command {
     let mut wrapped = Command::new(program);
     wrapped.args(words).args(command.get_args()).env_clear().stdin(Stdio::null());

@@ -1,11 +1,11 @@
-//! An ordinary day: every command, its output for programs, and its exit code.
+//! Every command: its output for programs, and its exit code.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::env::{TestEnv, fixture, kill, pid_of};
 
-/// Whether a value is there and of the type that the documentation says; `?` allows null.
+/// Whether a value exists and has the documented type; `?` allows null.
 #[track_caller]
 fn check(object: &Value, fields: &[(&str, &str)]) {
     for (name, kind) in fields {

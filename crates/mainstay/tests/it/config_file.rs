@@ -1,4 +1,4 @@
-//! `config.toml`, the file for what holds for a whole Mainstay.
+//! `config.toml`, the settings of an instance.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::env::{TestEnv, free_port};
 
-/// An environment whose config file says this.
+/// An environment with this config file.
 fn with_file(text: &str) -> TestEnv {
     let env = TestEnv::new();
     fs::create_dir(env.mainstay_home()).unwrap();

@@ -1,4 +1,4 @@
-//! `mainstay connect`, with a test in the daemon's place.
+//! `mainstay connect` with a fake daemon.
 
 use std::os::unix::process::CommandExt as _;
 
@@ -103,7 +103,7 @@ fn connect_waits_for_an_absent_daemon() {
     client.say(CALL);
 
     let daemon = Daemon::new(&env);
-    // One that is killed before it has said a word, and one that is before it has answered.
+    // One daemon is killed before its hello, and one before its answer.
     drop(daemon.meet());
     drop(daemon.hello());
     let (mut post, request) = next_post(&daemon, &mut Vec::new());
@@ -131,7 +131,7 @@ fn another_version_is_reported_once_per_process() {
     let env = env();
     let daemon = Daemon::new(&env);
     let client = Client::start(&env);
-    // It goes before it has answered, and comes back.
+    // It ends before it has answered, and is started again.
     drop(daemon.hello_as("99.0.0"));
     let (mut peer, _) = daemon.hello_as("99.0.0");
     peer.say(r#"{"ok":null}"#);

@@ -1,4 +1,4 @@
-//! `mainstay connect` while the real daemon dies, is stopped and comes back.
+//! `mainstay connect` while the real daemon dies, is stopped and started again.
 
 use std::fs;
 use std::path::Path;
@@ -11,11 +11,10 @@ use serde_json::{Value, json};
 use crate::env::{TestEnv, fixture, kill, until, until_dead};
 use crate::fake_daemon::Client;
 
-/// How long slow calls take: longer than a daemon is away.
+/// How long slow calls take: longer than a restart of the daemon.
 const SLOW: u64 = 3_000;
 
-/// How long a call is under way before the daemon is killed: well past the 150 ms after which it is
-/// to outlive the daemon.
+/// How long a call is in flight before the daemon is killed: well past the 150 ms after which it survives the daemon.
 const UNDER_WAY: Duration = Duration::from_secs(1);
 
 #[test]

@@ -1,5 +1,4 @@
-//! The life of the daemon: it may die, be stopped or be replaced at any moment, and the servers are
-//! none the worse for it.
+//! The daemon may die, be stopped or be replaced at any moment, and the servers survive.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -64,7 +63,7 @@ fn a_start_survives_the_death_of_the_daemon() {
     let starting = env.once("time", "was started", |server| server["pid"].is_u64());
     kill(env.daemon(), Signal::KILL);
     finish(run);
-    // Whether it was ready is not known, so it is either kept or begun anew, but never doubled.
+    // Whether it was ready is not known, so it is either kept or started again, but never runs twice.
     let up = env.once("time", "was ready", |server| server["status"] == "running");
     assert_eq!(env.call("time", "pid", "{}"), up["pid"].to_string());
     assert!(up["pid"] == starting["pid"] || !is_alive(pid_of(&starting)));
@@ -109,7 +108,7 @@ fn a_daemon_can_be_stopped_without_its_servers() {
     let server = env.run_server("time", &[], &[&fixture()]);
     let daemon = env.daemon();
     let words = env.run(["daemon", "stop", "--keep-servers"]).stderr;
-    assert!(words.contains("its servers run on"), "{words}");
+    assert!(words.contains("its servers keep running"), "{words}");
     assert!(!is_alive(daemon) && is_alive(pid_of(&server)));
     env.ok(["daemon", "start"]);
     assert_eq!(env.call("time", "pid", "{}"), server["pid"].to_string());
@@ -205,7 +204,7 @@ fn intent_is_restored_after_a_reboot() {
     env.run_server("on", &[], &[&fixture()]);
     env.run_server("off", &[], &[&fixture()]);
     env.ok(["stop", "off"]);
-    // The daemon first: it must not see the others go.
+    // The daemon first: it must not notice the ends of the others.
     env.kill_mainstay();
     for pid in env.processes() {
         kill(pid, Signal::KILL);
@@ -392,7 +391,7 @@ fn the_last_exit_of_a_server_survives_a_stop_of_the_daemon() {
     assert_eq!((&server["restarts"], &server["restarts_total"]), (&json!(1), &json!(1)));
 }
 
-/// Sends a request to the daemon and goes away without waiting for the answer.
+/// Sends a request to the daemon and disconnects without waiting for the answer.
 fn say_and_hang_up(env: &TestEnv, request: &Value) {
     let socket = env.mainstay_home().join("run/daemon.sock");
     let mut stream = BufReader::new(UnixStream::connect(socket).unwrap());

@@ -1,4 +1,4 @@
-//! What people see: tables that fit their terminal, times of their own zone, and completions.
+//! Output for users: tables that fit the terminal, times in the local zone, and completions.
 
 use crate::env::{TestEnv, fixture, shell_server, until};
 

@@ -1,4 +1,4 @@
-//! A home of its own for each test: own HOME, own Mainstay, nothing inherited.
+//! The environment of a test: its own HOME and Mainstay, nothing inherited.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -21,14 +21,14 @@ use tokio::time::Instant;
 /// No test waits longer for anything.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
-/// How often a test looks whether what it waits for has come.
+/// How often a condition is checked.
 const STEP: Duration = Duration::from_millis(20);
 
-/// How often a test looks for a change of which no event tells.
+/// How often a change without an event is checked for.
 const UNTOLD: Duration = Duration::from_millis(200);
 
-/// Where a test's Mainstay lives. Dropping it stops the daemon, ends every process that was started
-/// in it, and removes the files.
+/// The environment of a test. Dropping it stops the daemon, kills every process that was started in it, and removes its
+/// files.
 pub(crate) struct TestEnv {
     root: tempfile::TempDir,
     vars: Vec<(String, String)>,
@@ -212,7 +212,7 @@ impl Drop for TestEnv {
     }
 }
 
-/// What stories are made of.
+/// Common steps of tests.
 impl TestEnv {
     /// Runs a command that must succeed, and gives what it printed.
     pub(crate) fn ok<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> String {
@@ -245,8 +245,8 @@ impl TestEnv {
         servers.into_iter().find(|server| server["name"] == name).unwrap_or_default()
     }
 
-    /// A server once it is like that. It is looked at after every event, and now and then because not every change
-    /// has an event.
+    /// Waits until the server fulfils a condition. It is checked after every event, and periodically, because not every
+    /// change has an event.
     #[track_caller]
     pub(crate) fn once(&self, name: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let mut last = self.server(name);
@@ -317,20 +317,20 @@ impl TestEnv {
         until_dead(holder);
     }
 
-    /// Starts a command and hands over its lines as they come.
+    /// Starts a command whose lines can be read as they are printed.
     pub(crate) fn follow<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Follower {
         let mut command = self.command(args);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
-        let (tell, lines) = mpsc::channel();
+        let (sender, lines) = mpsc::channel();
         thread::spawn(move || {
-            stdout.lines().map_while(Result::ok).try_for_each(|line| tell.send(line))
+            stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
         });
         Follower { child, lines }
     }
 }
 
-/// A command that goes on until it is ended.
+/// A command that runs until it is ended.
 pub(crate) struct Follower {
     child: Child,
     lines: mpsc::Receiver<String>,
@@ -347,14 +347,14 @@ impl Follower {
         }
     }
 
-    /// Waits for further lines, which are dropped, but not for longer than this. Returns whether it goes on.
+    /// Drops further lines for this time. Returns whether the command is still running.
     fn wait(&self, limit: Duration) -> bool {
         let next = self.lines.recv_timeout(limit);
         self.lines.try_iter().for_each(drop);
         next != Err(mpsc::RecvTimeoutError::Disconnected)
     }
 
-    /// Waits for its end, and gives the exit code and what it said on standard error.
+    /// Waits for its exit, and returns the exit code and standard error.
     pub(crate) fn ending(mut self) -> (Option<i32>, String) {
         let status = until("it ended by itself", || self.child.try_wait().unwrap());
         let mut stderr = String::new();
@@ -370,12 +370,12 @@ impl Drop for Follower {
     }
 }
 
-/// Asks again and again until there is an answer, but not for ever.
+/// Polls until there is a result, within the time limit.
 pub(crate) fn until<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {
     patiently(ask).unwrap_or_else(|| panic!("not within {LIMIT:?}: {what}"))
 }
 
-/// The same, for those who have more to say about it if it never comes.
+/// The same, with a message for the case that the time limit passes.
 pub(crate) fn patiently<T>(mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     for _ in 0..LIMIT.as_millis() / STEP.as_millis() {
         if let Some(answer) = ask() {
@@ -390,7 +390,7 @@ fn run_args<'a>(name: &'a str, options: &[&'a str], command: &[&'a str]) -> Vec<
     [&["run", name], options, &["--wait", "--json", "--"], command].concat()
 }
 
-/// A server in shell script that answers `initialize` and then does what it is reported.
+/// A server as a shell script that answers `initialize` and then runs these commands.
 pub(crate) fn shell_server(then: &str) -> String {
     let handshake = r#"
         read -r line
@@ -407,8 +407,8 @@ pub(crate) fn fixture() -> String {
     program("fixture-mcp").into_os_string().into_string().unwrap()
 }
 
-/// A port that nothing listens on. It lies below those that the system hands out by itself, and
-/// each test process begins its search elsewhere, so that nobody takes it meanwhile.
+/// A free port. It is below the ephemeral ports, and each test process begins its search at another one, so that no
+/// other process binds it meanwhile.
 pub(crate) fn free_port() -> u16 {
     let first = std::process::id().wrapping_mul(31);
     let ports = (0..12_000).map(|n| 20_000 + first.wrapping_add(n) % 12_000);
@@ -427,7 +427,7 @@ pub(crate) fn kill(pid: u32, signal: Signal) {
     let _gone = kill_process(pid, signal);
 }
 
-/// Whether a process lives; one that only waits to be collected does not.
+/// Whether a process is running. A zombie is not.
 pub(crate) fn is_alive(pid: u32) -> bool {
     let is_running = stat(pid).is_some_and(|(state, _)| state != "Z" && state != "X");
     // The first thread of a killed process may have ended before the others, which keep its connections open.
@@ -435,7 +435,7 @@ pub(crate) fn is_alive(pid: u32) -> bool {
     is_running || threads > 1
 }
 
-/// Waits until a process lives no more.
+/// Waits until a process has ended.
 pub(crate) fn until_dead(pid: u32) {
     until("the process ended", || (!is_alive(pid)).then_some(()));
 }
@@ -458,7 +458,7 @@ fn stat(pid: u32) -> Option<(String, u32)> {
     Some((fields.next()?.to_owned(), fields.next()?.parse().ok()?))
 }
 
-/// The form that snapshots keep: exit code, then whatever was printed.
+/// The form of snapshots: exit code, then the output.
 impl fmt::Display for Output {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "exit: {}", self.code)?;

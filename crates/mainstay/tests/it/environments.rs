@@ -1,4 +1,4 @@
-//! Every environment that clients pass leads to the same daemon, and a stop by the user is respected in all of them.
+//! Every environment that clients pass finds the same daemon, and a stop by the user is respected in all of them.
 
 use std::fs;
 use std::io::Write as _;

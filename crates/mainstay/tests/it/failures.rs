@@ -1,4 +1,4 @@
-//! What is reported of servers that are not there, or do not come up.
+//! Messages about servers that do not exist or do not start.
 
 use std::fs;
 use std::process::Stdio;
@@ -134,7 +134,7 @@ fn ctrl_c_leaves_the_server_starting() {
     let mut command = env.command(["run", "time", "--wait", "--", &fixture(), "--never-answer"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     env.once("time", "was started", |server| server["pid"].is_u64());
-    // The wait begins after the start; a signal before it would end the command without a word.
+    // The wait begins after the start; a signal before it would end the command without a message.
     until("the command waits", || {
         let caught = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
         let caught = caught.lines().find_map(|line| line.strip_prefix("SigCgt:\t")).unwrap();

@@ -1,4 +1,4 @@
-//! A test in the daemon's place, and a client of `mainstay connect`.
+//! A fake daemon, and a client of `mainstay connect`.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// The version of the program that is tested, and of a daemon that goes with it.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What stands in the daemon's place.
+/// Listens at the daemon's socket.
 pub(crate) struct Daemon {
     listener: UnixListener,
     socket: PathBuf,
@@ -35,12 +35,12 @@ impl Daemon {
         Self { listener, socket }
     }
 
-    /// Goes away, and takes the socket along.
+    /// Ends, and removes the socket.
     pub(crate) fn leave(self) {
         fs::remove_file(&self.socket).unwrap();
     }
 
-    /// The next connection, to which nothing has been said.
+    /// The next connection, before the hello.
     pub(crate) fn meet(&self) -> Peer {
         let (stream, _) = until("it connects", || self.listener.accept().ok());
         stream.set_nonblocking(false).unwrap();
@@ -48,12 +48,12 @@ impl Daemon {
         Peer { reader: BufReader::new(stream.try_clone().unwrap()), stream }
     }
 
-    /// Whether nobody else has connected.
+    /// Whether there is no other connection.
     pub(crate) fn is_idle(&self) -> bool {
         self.listener.accept().is_err()
     }
 
-    /// The next connection, and what it asks for.
+    /// The next connection, and its request.
     pub(crate) fn hello(&self) -> (Peer, Value) {
         self.hello_as(VERSION)
     }
@@ -81,7 +81,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Says hello, and gives what is asked for then.
+    /// Sends the hello, and returns the request.
     pub(crate) fn greet(&mut self, version: &str) -> Value {
         self.say(&json!({"mainstay": version, "protocol": 1}).to_string());
         serde_json::from_str(&self.line()).unwrap()
@@ -197,9 +197,9 @@ impl Client {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
-        let (tell, lines) = mpsc::channel();
+        let (sender, lines) = mpsc::channel();
         thread::spawn(move || {
-            stdout.lines().map_while(Result::ok).try_for_each(|line| tell.send(line))
+            stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
         });
         let stdin = child.stdin.take();
         Self { child, stdin, lines }
@@ -210,7 +210,7 @@ impl Client {
         stdin.write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 
-    /// The last words, without the end of their line.
+    /// The last line, which may be incomplete.
     pub(crate) fn say_all(&mut self, text: &str) {
         self.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     }
@@ -228,13 +228,13 @@ impl Client {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Ends its input and waits for its end.
+    /// Closes its input and waits for its exit.
     pub(crate) fn end(mut self) -> (Option<i32>, Vec<String>, String) {
         drop(self.stdin.take());
         self.ending()
     }
 
-    /// Waits for its end: the exit code, the lines that nobody has read, and what it said on stderr.
+    /// Waits for its exit: the exit code, the unread lines, and standard error.
     pub(crate) fn ending(mut self) -> (Option<i32>, Vec<String>, String) {
         until("it ended by itself", || self.child.try_wait().unwrap());
         let output = self.child.wait_with_output().unwrap();

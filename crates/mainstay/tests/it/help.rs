@@ -1,4 +1,4 @@
-//! What the program says about itself.
+//! Help, version, completions and man pages.
 
 use insta::assert_snapshot;
 
@@ -131,7 +131,7 @@ fn the_help_of_daemon_stop() {
     --- stdout
     Stop the daemon and its servers
 
-    The servers end with it. It stays stopped, whatever clients ask for, until `mainstay daemon start`,
+    The servers end with it. It stays stopped, even if clients connect, until `mainstay daemon start`,
     `run`, `start`, `restart` or `import`, or until you log in (with `mainstay service install`) or
     reboot.
 

@@ -1,4 +1,4 @@
-//! Files that cannot be imported: each is refused as a whole, before any daemon is asked.
+//! Files that cannot be imported: each is refused as a whole, without a daemon.
 
 use insta::assert_snapshot;
 

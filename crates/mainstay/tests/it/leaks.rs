@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::env::{TestEnv, fixture, kill, pid_of, until};
 
-/// How often unless `MAINSTAY_TEST_CYCLES` says otherwise.
+/// The number of cycles, unless `MAINSTAY_TEST_CYCLES` is set.
 const CYCLES: u64 = 25;
 
 /// After so many the daemon has opened what it keeps open.
@@ -28,7 +28,7 @@ fn cycles_leave_no_process_descriptor_or_file() {
     (0..cycles()).for_each(|number| cycle(&env, &fixture, number));
 
     assert_eq!(env.json(["ls", "-a", "--json"]), json!([]));
-    // A shim tells that nothing of its server is left, and ends right after it.
+    // A shim reports that no process of its server is left, and then exits.
     let mainstays = env.mainstays();
     until("only the daemon is left", || (env.processes() == mainstays).then_some(()));
     until("no zombie, no stray", || children_or_marked(daemon, &mark).is_empty().then_some(()));
@@ -43,8 +43,7 @@ fn cycles_leave_no_process_descriptor_or_file() {
     assert_eq!(pid_of(&env.json(["daemon", "status", "--json"])), daemon);
 }
 
-/// One life. Every fourth server is removed while it is up, every other fourth in the middle of its
-/// restart.
+/// One cycle. Every fourth server is removed while it is running, every other fourth during its restart.
 fn cycle(env: &TestEnv, fixture: &str, number: u64) {
     let name = format!("s{}", number % 3);
     let first = env.run_server(&name, &["--stable-after", "0s"], &[fixture]);
@@ -59,7 +58,7 @@ fn cycle(env: &TestEnv, fixture: &str, number: u64) {
     assert_eq!(env.server(&name), Value::Null);
 }
 
-/// What a process holds of the system.
+/// The resources of a process.
 struct Footprint {
     descriptors: usize,
     threads: usize,
@@ -103,7 +102,7 @@ fn tree(root: &Path) -> BTreeSet<String> {
     found
 }
 
-#[expect(clippy::disallowed_methods, reason = "only whoever starts the tests can say how many")]
+#[expect(clippy::disallowed_methods, reason = "only the environment of the tests can say how many")]
 fn cycles() -> u64 {
     std::env::var("MAINSTAY_TEST_CYCLES").map_or(CYCLES, |count| count.parse().unwrap())
 }

@@ -1,4 +1,4 @@
-//! Servers that others wrote, as users run them. `scripts/test` installs them.
+//! Published servers, as users run them. `scripts/test` installs them.
 
 use std::env;
 use std::path::PathBuf;
@@ -98,7 +98,10 @@ pub(crate) fn tool(path: &str) -> String {
     path.into_os_string().into_string().unwrap()
 }
 
-#[expect(clippy::disallowed_methods, reason = "only whoever starts the tests knows where they are")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "only the environment of the tests knows where they are"
+)]
 pub(crate) fn variable(name: &str) -> String {
     env::var(name).unwrap_or_else(|_| panic!("{name} is not set: run scripts/test, which sets it"))
 }

@@ -1,4 +1,4 @@
-//! Commands while the daemon is away, is being replaced or is another one than expected.
+//! Commands while the daemon is absent, is being replaced or has another version.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -23,7 +23,7 @@ fn a_request_waits_for_the_daemon() {
     let env = no_start();
     let daemon = Daemon::new(&env);
     let ls = begin(&env, ["ls", "--json"]);
-    // It has come, and finds a daemon that ends.
+    // It is connected to a daemon that is ending.
     drop(daemon.meet());
     daemon.leave();
     thread::sleep(Duration::from_millis(300));

@@ -1,5 +1,4 @@
-//! The service as its user sees it, with a systemd that remembers what it was reported. A real one is in
-//! `docker::service`.
+//! `mainstay service` with a fake systemd that records its commands. Tests with a real one are in `docker::service`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,7 +9,7 @@ use serde_json::json;
 
 use crate::env::{Output, TestEnv, fixture, is_alive, pid_of};
 
-/// Plays `systemctl` and `loginctl`: changes are written to `log`, and `show` prints what is in `facts`.
+/// A fake `systemctl` and `loginctl`: changes are written to `log`, and `show` prints the content of `facts`.
 const SYSTEMCTL: &str = r#"#!/bin/sh
 dir=$(dirname "$0")
 case "$*" in
@@ -22,17 +21,17 @@ case "$*" in
 esac
 "#;
 
-struct Stage {
+struct FakeSystemd {
     env: TestEnv,
     dir: PathBuf,
 }
 
-impl Stage {
-    /// A user whose systemd knows of no service.
+impl FakeSystemd {
+    /// A user whose systemd has no service.
     fn new() -> Self {
-        let stage = Self::without_systemd();
-        stage.facts("LoadState=not-found\nActiveState=inactive\nUnitFileState=\nMainPID=0\n");
-        stage
+        let systemd = Self::without_systemd();
+        systemd.facts("LoadState=not-found\nActiveState=inactive\nUnitFileState=\nMainPID=0\n");
+        systemd
     }
 
     fn without_systemd() -> Self {
@@ -59,7 +58,7 @@ impl Stage {
         self.env.root().join("home/.config/systemd/user/mainstay.service")
     }
 
-    /// What systemd was reported since the last time.
+    /// The commands of systemd since the last call.
     fn reported(&self) -> String {
         let log = self.dir.join("log");
         let reported = fs::read_to_string(&log).unwrap_or_default();
@@ -70,115 +69,115 @@ impl Stage {
 
 #[test]
 fn an_install_writes_the_unit_and_starts_it() {
-    let stage = Stage::new();
-    assert_snapshot!(stage.service(&["install"]), @"
+    let systemd = FakeSystemd::new();
+    assert_snapshot!(systemd.service(&["install"]), @"
     exit: 0
     --- stderr
     wrote ~/.config/systemd/user/mainstay.service
     the service is running, and starts when you log in
     to start it at boot, without a login: `loginctl enable-linger`
     ");
-    assert_snapshot!(stage.reported(), @"
+    assert_snapshot!(systemd.reported(), @"
     --user daemon-reload
     --user enable --quiet mainstay.service
     --user start mainstay.service
     ");
-    let unit = fs::read_to_string(stage.unit()).unwrap();
-    let root = stage.env.root().to_str().unwrap();
-    assert_eq!(stage.env.ok(["service", "install", "--print"]), unit.replace(root, "[ROOT]"));
-    let home = stage.env.mainstay_home();
+    let unit = fs::read_to_string(systemd.unit()).unwrap();
+    let root = systemd.env.root().to_str().unwrap();
+    assert_eq!(systemd.env.ok(["service", "install", "--print"]), unit.replace(root, "[ROOT]"));
+    let home = systemd.env.mainstay_home();
     assert!(
         unit.contains(&format!("Environment=\"MAINSTAY_HOME={}\"\n", home.display())),
         "{unit}"
     );
     assert!(unit.contains("Environment=\"MAINSTAY_LISTEN=127.0.0.1:0\"\n"), "{unit}");
-    assert_eq!(fs::metadata(stage.unit()).unwrap().permissions().mode() & 0o777, 0o644);
+    assert_eq!(fs::metadata(systemd.unit()).unwrap().permissions().mode() & 0o777, 0o644);
 }
 
 #[test]
 fn a_daemon_on_demand_is_replaced_and_its_servers_keep_running() {
-    let stage = Stage::new();
-    let server = stage.env.run_server("time", &[], &[&fixture()]);
-    let daemon = stage.env.daemon();
-    let output = stage.service(&["install"]);
+    let systemd = FakeSystemd::new();
+    let server = systemd.env.run_server("time", &[], &[&fixture()]);
+    let daemon = systemd.env.daemon();
+    let output = systemd.service(&["install"]);
     assert_eq!(output.code, 0, "{output}");
     assert!(output.stderr.contains("is stopped; its servers keep running"), "{output}");
     assert!(!is_alive(daemon) && is_alive(pid_of(&server)));
 
-    stage.facts("LoadState=loaded\nActiveState=active\nUnitFileState=enabled\nMainPID=1\n");
-    assert_snapshot!(stage.service(&["uninstall"]), @"
+    systemd.facts("LoadState=loaded\nActiveState=active\nUnitFileState=enabled\nMainPID=1\n");
+    assert_snapshot!(systemd.service(&["uninstall"]), @"
     exit: 0
     --- stderr
     removed ~/.config/systemd/user/mainstay.service
     servers keep running, supervised by a daemon that was started on demand
     the service is uninstalled
     ");
-    assert!(!stage.unit().exists());
-    assert_eq!(stage.env.server("time")["pid"], server["pid"]);
+    assert!(!systemd.unit().exists());
+    assert_eq!(systemd.env.server("time")["pid"], server["pid"]);
 }
 
 #[test]
 fn an_installed_service_keeps_its_state() {
-    let stage = Stage::new();
-    stage.service(&["install"]);
-    let mut outdated = stage.env.command(["service", "install", "--print"]);
+    let systemd = FakeSystemd::new();
+    systemd.service(&["install"]);
+    let mut outdated = systemd.env.command(["service", "install", "--print"]);
     outdated.env("MAINSTAY_LISTEN", "127.0.0.1:7000");
-    fs::write(stage.unit(), outdated.output().unwrap().stdout).unwrap();
-    stage.reported();
-    stage.facts("LoadState=loaded\nActiveState=inactive\nUnitFileState=disabled\n");
-    assert_snapshot!(stage.service(&["install"]), @"
+    fs::write(systemd.unit(), outdated.output().unwrap().stdout).unwrap();
+    systemd.reported();
+    systemd.facts("LoadState=loaded\nActiveState=inactive\nUnitFileState=disabled\n");
+    assert_snapshot!(systemd.service(&["install"]), @"
     exit: 0
     --- stderr
     wrote ~/.config/systemd/user/mainstay.service
     the service is up to date
     it is still stopped; `systemctl --user enable --now mainstay` starts it
     ");
-    assert_snapshot!(stage.reported(), @"--user daemon-reload");
-    assert_snapshot!(stage.service(&["install"]), @"
+    assert_snapshot!(systemd.reported(), @"--user daemon-reload");
+    assert_snapshot!(systemd.service(&["install"]), @"
     exit: 0
     --- stderr
     the service is already installed
     it is still stopped; `systemctl --user enable --now mainstay` starts it
     ");
-    assert_eq!(stage.reported(), "");
+    assert_eq!(systemd.reported(), "");
 }
 
 #[test]
 fn a_masked_service_stays_masked() {
-    let stage = Stage::new();
-    fs::create_dir_all(stage.unit().parent().unwrap()).unwrap();
-    std::os::unix::fs::symlink("/dev/null", stage.unit()).unwrap();
-    stage.facts("LoadState=masked\nActiveState=inactive\nUnitFileState=masked\n");
-    assert_snapshot!(stage.service(&["install", "--force"]), @"
+    let systemd = FakeSystemd::new();
+    fs::create_dir_all(systemd.unit().parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink("/dev/null", systemd.unit()).unwrap();
+    systemd.facts("LoadState=masked\nActiveState=inactive\nUnitFileState=masked\n");
+    assert_snapshot!(systemd.service(&["install", "--force"]), @"
     exit: 1
     --- stderr
     error: the service is masked
     help: `systemctl --user unmask mainstay` unmasks it
     ");
-    assert_snapshot!(stage.service(&["uninstall"]), @"
+    assert_snapshot!(systemd.service(&["uninstall"]), @"
     exit: 0
     --- stderr
     no service is installed; it stays masked
     ");
-    assert_eq!(fs::read_link(stage.unit()).unwrap().to_str(), Some("/dev/null"));
-    assert_eq!(stage.reported(), "");
+    assert_eq!(fs::read_link(systemd.unit()).unwrap().to_str(), Some("/dev/null"));
+    assert_eq!(systemd.reported(), "");
 }
 
 #[test]
 fn a_unit_that_was_changed_by_hand_is_not_lost() {
-    let stage = Stage::new();
-    stage.service(&["install"]);
-    let mine = fs::read_to_string(stage.unit()).unwrap().replace("RestartSec=2", "RestartSec=9");
-    fs::write(stage.unit(), &mine).unwrap();
-    stage.facts("LoadState=loaded\nActiveState=active\nUnitFileState=enabled\nMainPID=1\n");
-    assert_snapshot!(stage.service(&["install"]), @"
+    let systemd = FakeSystemd::new();
+    systemd.service(&["install"]);
+    let mine = fs::read_to_string(systemd.unit()).unwrap().replace("RestartSec=2", "RestartSec=9");
+    fs::write(systemd.unit(), &mine).unwrap();
+    systemd.facts("LoadState=loaded\nActiveState=active\nUnitFileState=enabled\nMainPID=1\n");
+    assert_snapshot!(systemd.service(&["install"]), @"
     exit: 1
     --- stderr
     error: the installed unit was changed by hand
     help: move your changes to a drop-in (`systemctl --user edit mainstay`); `--force` replaces the unit and keeps it as `[ROOT]/home/.config/systemd/user/mainstay.service.old`
     ");
-    assert_eq!(fs::read_to_string(stage.unit()).unwrap(), mine);
-    assert_snapshot!(stage.service(&["install", "--force"]), @"
+    assert_eq!(fs::read_to_string(systemd.unit()).unwrap(), mine);
+    assert_snapshot!(systemd.service(&["install", "--force"]), @"
     exit: 0
     --- stderr
     the old unit is kept as ~/.config/systemd/user/mainstay.service.old
@@ -186,16 +185,16 @@ fn a_unit_that_was_changed_by_hand_is_not_lost() {
     the service is up to date
     the new unit takes effect after a restart: `systemctl --user restart mainstay`
     ");
-    assert_eq!(fs::read_to_string(stage.unit().with_extension("service.old")).unwrap(), mine);
+    assert_eq!(fs::read_to_string(systemd.unit().with_extension("service.old")).unwrap(), mine);
 }
 
 #[test]
 fn one_service_serves_one_instance() {
-    let stage = Stage::new();
-    stage.service(&["install"]);
-    let mut other = stage.env.command(["service", "install"]);
-    other.env("MAINSTAY_HOME", stage.env.root().join("other"));
-    assert_snapshot!(stage.env.run_prepared(other), @"
+    let systemd = FakeSystemd::new();
+    systemd.service(&["install"]);
+    let mut other = systemd.env.command(["service", "install"]);
+    other.env("MAINSTAY_HOME", systemd.env.root().join("other"));
+    assert_snapshot!(systemd.env.run_prepared(other), @"
     exit: 1
     --- stderr
     error: the installed service belongs to another instance of Mainstay
@@ -205,9 +204,9 @@ fn one_service_serves_one_instance() {
 
 #[test]
 fn a_failed_install_is_rolled_back() {
-    let stage = Stage::new();
-    fs::write(stage.dir.join("refuse"), "enable\n").unwrap();
-    assert_snapshot!(stage.service(&["install"]), @"
+    let systemd = FakeSystemd::new();
+    fs::write(systemd.dir.join("refuse"), "enable\n").unwrap();
+    assert_snapshot!(systemd.service(&["install"]), @"
     exit: 1
     --- stderr
     wrote ~/.config/systemd/user/mainstay.service
@@ -215,45 +214,45 @@ fn a_failed_install_is_rolled_back() {
     error: `systemctl --user enable --quiet mainstay.service` failed: Failed to enable unit
     help: see `journalctl --user --unit mainstay --lines 20`
     ");
-    assert!(!stage.unit().exists());
-    fs::write(stage.dir.join("refuse"), "start\n").unwrap();
-    assert_eq!(stage.service(&["install"]).code, 1);
-    assert!(stage.unit().exists(), "systemd will try again to start it");
+    assert!(!systemd.unit().exists());
+    fs::write(systemd.dir.join("refuse"), "start\n").unwrap();
+    assert_eq!(systemd.service(&["install"]).code, 1);
+    assert!(systemd.unit().exists(), "systemd will try again to start it");
 }
 
 #[test]
 fn without_systemd_nothing_is_written() {
-    let stage = Stage::without_systemd();
-    assert_snapshot!(stage.service(&["install"]), @"
+    let systemd = FakeSystemd::without_systemd();
+    assert_snapshot!(systemd.service(&["install"]), @"
     exit: 1
     --- stderr
     error: the systemd of your login session cannot be reached: Failed to connect to bus: No medium found
     help: the service needs systemd and a login session: log in directly, not with `su` or `sudo`; without systemd, add the line `@reboot mainstay daemon start` to your crontab (`crontab -e`), with the full path of `mainstay`, or `mainstay daemon start >/dev/null 2>&1` to ~/.profile
     ");
-    assert_eq!(stage.service(&["status"]).code, 1);
-    assert_snapshot!(stage.service(&["uninstall"]), @"
+    assert_eq!(systemd.service(&["status"]).code, 1);
+    assert_snapshot!(systemd.service(&["uninstall"]), @"
     exit: 0
     --- stderr
     no service is installed
     ");
-    assert!(!stage.env.root().join("home/.config").exists());
+    assert!(!systemd.env.root().join("home/.config").exists());
 }
 
 #[test]
 fn the_status_is_complete() {
-    let stage = Stage::new();
-    assert_snapshot!(stage.service(&["status"]), @"
+    let systemd = FakeSystemd::new();
+    assert_snapshot!(systemd.service(&["status"]), @"
     exit: 4
     --- stdout
     service:  not installed
     path:     ~/.config/systemd/user/mainstay.service
     ");
-    stage.service(&["install"]);
-    stage.facts(
+    systemd.service(&["install"]);
+    systemd.facts(
         "LoadState=loaded\nActiveState=active\nUnitFileState=enabled\nMainPID=4711\nNRestarts=2\n\
          ActiveEnterTimestamp=Mon 2026-11-16 09:18:23 UTC\nNeedDaemonReload=no\n",
     );
-    let output = stage.service(&["status", "--json"]);
+    let output = systemd.service(&["status", "--json"]);
     assert_eq!(output.code, 0, "{output}");
     let report: serde_json::Value = serde_json::from_str(&output.stdout).unwrap();
     let expected = json!({
@@ -270,9 +269,9 @@ fn the_status_is_complete() {
         "path": "[ROOT]/home/.config/systemd/user/mainstay.service",
     });
     assert_eq!(report, expected);
-    stage.facts("LoadState=loaded\nActiveState=failed\nUnitFileState=disabled\nMainPID=0\n");
-    fs::write(stage.unit(), "[Service]\n").unwrap();
-    assert_snapshot!(stage.service(&["status"]), @"
+    systemd.facts("LoadState=loaded\nActiveState=failed\nUnitFileState=disabled\nMainPID=0\n");
+    fs::write(systemd.unit(), "[Service]\n").unwrap();
+    assert_snapshot!(systemd.service(&["status"]), @"
     exit: 4
     --- stdout
     service:   failed

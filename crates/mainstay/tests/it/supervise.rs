@@ -1,4 +1,4 @@
-//! Servers that die, hang or misbehave, and what becomes of them.
+//! Servers that die, hang or misbehave.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
@@ -15,7 +15,7 @@ use crate::env::{
 /// Restarts that a test need not wait for.
 const QUICK: [&str; 4] = ["--restart-initial", "100ms", "--restart-cap", "100ms"];
 
-/// A second restart that no test lives to see.
+/// A second restart that never comes within a test.
 const SLOW: [&str; 4] = ["--restart-initial", "1h", "--restart-cap", "1h"];
 
 #[test]
@@ -197,11 +197,7 @@ fn a_server_that_closes_its_output_but_keeps_running_is_hung() {
     let env = TestEnv::new();
     let script = shell_server("read -r request; exec sleep 600 >&-");
     let first = env.run_server("time", &["--no-restart"], &["sh", "-c", &script]);
-    assert_eq!(
-        env.run(["tools", "time"]).code,
-        1,
-        "whoever waits for an answer is reported at once"
-    );
+    assert_eq!(env.run(["tools", "time"]).code, 1, "callers get the error at once");
     let down = env.once("time", "was called hung", |server| server["status"] == "error");
     assert_eq!(down["last_exit"]["cause"], "hung", "{down}");
     assert!(down["reason"].as_str().unwrap().contains("closed its output"), "{down}");

@@ -1,4 +1,4 @@
-//! Two servers, or a server and a other_program, at one port: no call reaches a process of another server.
+//! Two servers, or a server and another program, at one port: no call reaches a process of another server.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -26,7 +26,7 @@ fn at(port: u16) -> String {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port)).to_string()
 }
 
-/// A server that nobody supervises.
+/// A server without supervision.
 struct Stranger(Child);
 
 impl Stranger {
@@ -52,7 +52,7 @@ fn the_second_server_at_a_port_gets_a_help() {
     let port = free_port();
     let go = env.work().join("go");
     begin(&env, "prod", port, &["sh", "-c", &late_server(&at(port), go.to_str().unwrap())]);
-    // Its own process never listens, so whoever answers at the port is not it.
+    // Its own process never listens, so another one answers at the port.
     begin(&env, "staging", port, &["sleep", "600"]);
     env.write("go", "");
     let prod = env.once_running("prod", 1);
@@ -111,7 +111,7 @@ fn another_listener_at_the_port_is_named() {
     assert_eq!(env.server("forwarded")["generation"], 1);
 }
 
-/// The other_program has the address that is tried first.
+/// The other program has the address that is tried first.
 #[test]
 fn calls_go_to_the_address_at_which_the_server_itself_listens() {
     let env = TestEnv::new();

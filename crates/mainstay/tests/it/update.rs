@@ -1,4 +1,4 @@
-//! `mainstay update`: another version takes over, or nothing has happened.
+//! `mainstay update`: another version takes over, or nothing changes.
 
 mod from_0_1_0;
 pub(crate) mod setup;
@@ -239,12 +239,12 @@ fn a_version_that_does_not_start_is_rolled_back_every_time() {
 }
 
 /// How many updates fail in a row: `MAINSTAY_UPDATES`, or a few.
-#[expect(clippy::disallowed_methods, reason = "only whoever starts the tests knows how many")]
+#[expect(clippy::disallowed_methods, reason = "only the environment of the tests knows how many")]
 fn rounds() -> u64 {
     std::env::var("MAINSTAY_UPDATES").map_or(5, |rounds| rounds.parse().unwrap())
 }
 
-/// Has the server count on in a session.
+/// Makes the server count in a session.
 fn count(session: &Raw, id: u64) -> String {
     let result: Value = session.ask(id, "tools/call", &json!({"name": "count", "arguments": {}}));
     result["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{result}")).to_owned()

@@ -1,4 +1,4 @@
-//! Commands that make no sense, and what is said about them. None of them needs a daemon.
+//! Invalid commands and their errors. None of them needs a daemon.
 
 use insta::assert_snapshot;
 

@@ -151,7 +151,7 @@ fn another_user_reaches_no_server() {
     assert_eq!(site.env.server("fx")["sessions"], 2, "no session was opened or ended");
 }
 
-/// The answer does not wait for the body, whatever its length.
+/// The answer does not wait for the body, of any length.
 #[test]
 fn another_user_is_refused_before_the_body() {
     let mut site = Site::new();

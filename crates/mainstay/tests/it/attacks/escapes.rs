@@ -149,7 +149,7 @@ fn escaped_processes_end_before_the_next_run_even_if_all_of_mainstay_was_killed(
             kill(pid, Signal::KILL);
             until_dead(pid);
         }
-        assert!(is_alive(escaped), "nobody was there to end it");
+        assert!(is_alive(escaped), "nothing could end it");
         setup.env.ok(["ls"]);
     });
     setup.assert_clean_afterwards();

@@ -21,7 +21,7 @@ impl Command {
         Self(BufReader::new(UnixStream::connect(socket).unwrap()))
     }
 
-    /// Sends a request, after the daemon has said hello.
+    /// Sends a request after the daemon's hello.
     fn asks(&mut self, request: &str) {
         let mut hello = String::new();
         self.0.read_line(&mut hello).unwrap();
@@ -29,7 +29,7 @@ impl Command {
         writeln!(self.0.get_mut(), "{request}").unwrap();
     }
 
-    /// Whether the daemon has said this already.
+    /// Whether the daemon has sent this already.
     fn was_told(&mut self, text: &str) -> bool {
         self.0.get_ref().set_nonblocking(true).unwrap();
         let mut line = String::new();
@@ -38,7 +38,7 @@ impl Command {
         read.is_ok() && line.contains(text)
     }
 
-    /// What the daemon says next.
+    /// The next line of the daemon.
     fn reported(&mut self) -> String {
         let mut line = String::new();
         self.0.read_line(&mut line).unwrap();

@@ -1,4 +1,4 @@
-//! Clients of an isolated server that come and go.
+//! Clients of an isolated server that connect and disconnect.
 
 use std::fs;
 

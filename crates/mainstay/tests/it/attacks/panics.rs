@@ -28,8 +28,8 @@ fn a_request_that_makes_the_proxy_panic_is_answered_with_an_error() {
         let message = answer["error"]["message"].as_str().unwrap();
         assert!(message.contains("effect is unknown"), "{answer}");
     }
-    assert_eq!(attacker.ask(6, "ping", &json!({})), json!({}), "its session goes on");
-    assert_eq!(env.daemon(), daemon, "the daemon goes on");
+    assert_eq!(attacker.ask(6, "ping", &json!({})), json!({}), "its session continues");
+    assert_eq!(env.daemon(), daemon, "the daemon continues");
     assert_eq!(env.once_logged("requested by a test", 5), 5, "each once, with its message");
 }
 
@@ -61,7 +61,7 @@ fn a_client_file_that_makes_the_editor_panic_is_left_alone() {
     assert!(env.events("fx").iter().any(|event| {
         event["event"] == "client" && event["detail"].as_str().unwrap().contains("because of a bug")
     }));
-    assert_eq!(env.daemon(), daemon, "the daemon goes on");
+    assert_eq!(env.daemon(), daemon, "the daemon continues");
     assert_eq!(env.once_logged("panicked at", 1), 1, "one attempt");
 
     // The next daemon knows, too.

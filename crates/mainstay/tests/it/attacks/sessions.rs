@@ -1,4 +1,4 @@
-//! Clients that open sessions and leave them behind.
+//! Clients that abandon their sessions.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

@@ -22,7 +22,7 @@ fn in_time(env: &TestEnv, args: &[&str]) {
     assert!(took < LIMIT, "{args:?} took {took:?}");
 }
 
-/// Keeps everybody else from writing to a database, as a backup does that hangs.
+/// Locks a database for all other writers, like a hung backup.
 fn locked(env: &TestEnv, name: &str) -> Connection {
     let database = Connection::open(env.mainstay_home().join("state").join(name)).unwrap();
     database.execute_batch("BEGIN EXCLUSIVE").unwrap();

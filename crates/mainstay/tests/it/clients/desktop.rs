@@ -1,4 +1,4 @@
-//! A client that speaks only stdio gets a command that works as it is written.
+//! A client that supports only stdio gets a command that works.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};

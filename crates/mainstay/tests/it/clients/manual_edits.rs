@@ -1,4 +1,4 @@
-//! People who edit the same files.
+//! Users and clients that edit the same files.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,8 +1,8 @@
-//! Clients' files through the life of servers: who is registered where, when entries go and come back,
-//! and that not one byte of anybody else's is touched.
+//! Entries in clients' files: which clients have them, when they are removed and added again, and that no other byte is
+//! changed.
 //!
-//! Most stories have two texts of the same file: the one before Mainstay came, and the one with its
-//! entry and what the user wrote into that. The file is always one or the other, byte for byte.
+//! Most tests have two texts of the same file: without Mainstay's entry, and with it and the user's additions to it. The
+//! file is always one or the other, byte for byte.
 
 mod desktop;
 mod manual_edits;

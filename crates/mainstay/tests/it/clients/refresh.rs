@@ -1,4 +1,4 @@
-//! When entries go and come back: `always`, `auto` and `never`.
+//! When entries are removed and added again: `always`, `auto` and `never`.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use jiff::SignedDuration;
 
 use super::setup::{CLINE, CURSOR, ClientFile, Setup, Sort, VSCODE, between, last_done, run_gated};
 
-/// Restarts that a story need not wait for.
+/// Restarts that a test need not wait for.
 const QUICK: [&str; 4] = ["--restart-initial", "50ms", "--restart-cap", "50ms"];
 
 #[test]

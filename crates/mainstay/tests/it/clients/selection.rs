@@ -1,4 +1,4 @@
-//! Which clients get which servers, and what is said about it.
+//! Which clients get which servers.
 
 use super::setup::{CLINE, CURSOR, ClientFile, Setup, VSCODE, done, listed};
 use crate::env::{TestEnv, fixture};

@@ -1,4 +1,4 @@
-//! A home with clients in it, and a server of which the story decides when it is ready.
+//! The set-up of a test: a home with clients, and a server that becomes ready on request.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -18,7 +18,7 @@ pub(crate) struct Sort {
     pub(crate) text: &'static str,
 }
 
-/// Strict JSON, as a person indents it who was in a hurry.
+/// Strict JSON with uneven indentation.
 pub(crate) const CURSOR: Sort = Sort {
     id: "cursor",
     path: ".cursor/mcp.json",
@@ -66,7 +66,7 @@ pub(crate) const CLINE: Sort = Sort {
 "#,
 };
 
-/// What a user writes into our entry, behind its URL.
+/// What a user adds to Mainstay's entry, after its URL.
 const OWN_FIELDS: &str =
     r#", "disabled": false,  "autoApprove": ["echo"], "headers": {"X-Team": "a"}"#;
 
@@ -104,7 +104,7 @@ impl ClientFile {
         (found.ino(), found.ctime(), found.ctime_nsec())
     }
 
-    /// Waits until the file says exactly this.
+    /// Waits until the file has exactly this text.
     #[track_caller]
     pub(crate) fn once(&self, expected: &str) {
         let mut last = String::new();
@@ -115,7 +115,7 @@ impl ClientFile {
         assert!(seen.is_some(), "the file never was\n{expected}\n--- it is\n{last}");
     }
 
-    /// The user adds fields to the entry that leads to this URL. Gives the whole text.
+    /// Adds fields of the user to the entry with this URL. Returns the whole text.
     #[track_caller]
     pub(crate) fn add_own_fields(&self, url: &str) -> String {
         let text = self.text();
@@ -130,9 +130,9 @@ impl ClientFile {
 /// A client that is chosen, and a server that is registered with it and ready.
 pub(crate) struct Setup {
     pub(crate) file: ClientFile,
-    /// The file before Mainstay came.
+    /// The file without Mainstay's entry.
     pub(crate) before: String,
-    /// The file with our entry and what the user wrote into it.
+    /// The file with Mainstay's entry and the user's additions to it.
     pub(crate) with: String,
     pub(crate) env: TestEnv,
 }
@@ -186,7 +186,7 @@ impl Setup {
         })
     }
 
-    /// The entry as `client ls` tells of it.
+    /// The entry as `client ls` shows it.
     #[track_caller]
     pub(crate) fn standing(&self, client: &str) -> String {
         let entry = listed(&self.env, client)["entries"].as_array().unwrap().clone();
@@ -205,7 +205,7 @@ pub(crate) fn run_gated(env: &TestEnv, name: &str, options: &[&str]) -> Value {
     env.run_server(name, options, &["sh", "-c", &script])
 }
 
-/// A client as `client ls` tells of it.
+/// A client as `client ls` shows it.
 #[track_caller]
 pub(crate) fn listed(env: &TestEnv, client: &str) -> Value {
     let Value::Array(clients) = env.json(["client", "ls", "--json"]) else { panic!("no array") };

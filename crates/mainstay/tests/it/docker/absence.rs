@@ -1,4 +1,4 @@
-//! What others do to containers while no daemon is there, and what is left when nobody can be asked.
+//! Changes of containers while no daemon is running or the engine does not answer.
 
 use mainstay_testkit::docker::Options;
 use serde_json::json;

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use mainstay_testkit::docker::Engine;
 use serde_json::json;
 
-use super::setup::{Rest, Wire, run, server_name, stage};
+use super::setup::{Rest, Wire, engine_env, run, server_name};
 use crate::attacks::bystander::{Bystander, with_bystander};
 use crate::env::{TestEnv, fixture, free_port, until};
 use crate::proxy::raw::{BOTH, JSON, Raw, parts, request};
@@ -64,7 +64,7 @@ fn opens_as(named: &str, pid: u32, address: &str, path: &str, more: &str) -> Str
 #[test]
 fn a_container_needs_a_token_at_the_address_of_its_bridge() {
     let engine = Rc::new(Engine::shared());
-    let env = stage(&engine, &engine.host());
+    let env = engine_env(&engine, &engine.host());
     let bridge = format!("{}:{}", bridge_ip(), free_port());
     let env = env.with_var("MAINSTAY_LISTEN", &format!("127.0.0.1:0,{bridge}"));
     let name = server_name("fx");

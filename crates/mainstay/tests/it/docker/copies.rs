@@ -1,5 +1,5 @@
-//! Containers that look like ours and are not: copies made by `docker commit`, copied labels, our names.
-//! Whatever is removed around them, they stay.
+//! Containers that only look like Mainstay's: copies made by `docker commit`, copied labels, the same names. They are
+//! never removed.
 //!
 //! To prove that a sweep leaves something alone, another container has to go in the same sweep.
 
@@ -9,7 +9,7 @@ use std::rc::Rc;
 use mainstay_testkit::docker::{Engine, Fault, FaultProxy, IMAGE, Options};
 use serde_json::{Value, json};
 
-use super::setup::{Rest, Setup, Wire, assert_works, run, server_name, stage};
+use super::setup::{Rest, Setup, Wire, assert_works, engine_env, run, server_name};
 use crate::attacks::bystander::{Bystander, with_bystander};
 use crate::env::{TestEnv, until};
 
@@ -200,7 +200,7 @@ fn copied_labels_and_our_name_prove_nothing() {
 #[test]
 fn names_that_are_taken_are_reported() {
     let engine = Rc::new(Engine::shared());
-    let env = stage(&engine, &engine.host());
+    let env = engine_env(&engine, &engine.host());
     let name = server_name("fx");
     let _rest = Rest::new(&engine, &name);
     env.ok(["ls"]);

@@ -1,5 +1,5 @@
-//! The daemon dies, or the answer of its engine is lost, while a container is created: nothing stays
-//! behind, and nothing is forgotten.
+//! The daemon dies, or the answer of its engine is lost, while a container is created: no container is left over, and no
+//! server is lost.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,14 +10,14 @@ use mainstay_testkit::docker::{Engine, Fault, FaultProxy, IMAGE};
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::setup::{Rest, Setup, Wire, assert_works, server_name, stage};
+use super::setup::{Rest, Setup, Wire, assert_works, engine_env, server_name};
 use crate::attacks::bystander::with_bystander;
 use crate::env::{TestEnv, kill, until};
 
 const CREATE: &str = "POST /containers/create";
 
 /// A Mainstay behind a proxy, without a server yet.
-struct Stage {
+struct EmptySetup {
     env: TestEnv,
     _rest: Rest,
     proxy: FaultProxy,
@@ -25,7 +25,7 @@ struct Stage {
     name: String,
 }
 
-impl Stage {
+impl EmptySetup {
     fn new() -> Self {
         Self::on(Engine::shared())
     }
@@ -33,7 +33,7 @@ impl Stage {
     fn on(engine: Engine) -> Self {
         let engine = Rc::new(engine);
         let proxy = FaultProxy::new(&engine);
-        let env = stage(&engine, &proxy.host());
+        let env = engine_env(&engine, &proxy.host());
         let name = server_name("fx");
         Self { env, _rest: Rest::new(&engine, &name), proxy, engine, name }
     }
@@ -73,33 +73,33 @@ fn creation_of(env: &TestEnv, container: &str) -> PathBuf {
 
 #[test]
 fn a_trial_container_is_removed_by_the_next_daemon() {
-    let stage = Stage::new();
-    let mut bystander = with_bystander(&stage.env);
+    let setup = EmptySetup::new();
+    let mut bystander = with_bystander(&setup.env);
     bystander.after("a daemon dies while it creates a trial container", || {
-        let (command, _) = stage.run_until_created(1);
-        kill_both(&stage.env, command);
-        stage.proxy.set(&[]);
-        assert!(stage.env.server(&stage.name).is_null(), "it was never accepted");
+        let (command, _) = setup.run_until_created(1);
+        kill_both(&setup.env, command);
+        setup.proxy.set(&[]);
+        assert!(setup.env.server(&setup.name).is_null(), "it was never accepted");
     });
-    until("the container is gone", || stage.containers().is_empty().then_some(()));
+    until("the container is gone", || setup.containers().is_empty().then_some(()));
 }
 
 #[test]
 fn a_container_of_an_interrupted_creation_is_replaced_by_the_next_daemon() {
-    check_unbound_is_replaced(&Stage::new());
+    check_unbound_is_replaced(&EmptySetup::new());
 }
 
 /// The daemon dies before it knows the id of its new container.
-fn check_unbound_is_replaced(stage: &Stage) {
-    let mut bystander = with_bystander(&stage.env);
+fn check_unbound_is_replaced(setup: &EmptySetup) {
+    let mut bystander = with_bystander(&setup.env);
     let (server, unbound) = bystander.after("a daemon dies while it creates a container", || {
-        let (command, unbound) = stage.run_until_created(2);
-        kill_both(&stage.env, command);
-        stage.proxy.set(&[]);
-        (stage.env.once(&stage.name, "ran", |server| server["status"] == "running"), unbound)
+        let (command, unbound) = setup.run_until_created(2);
+        kill_both(&setup.env, command);
+        setup.proxy.set(&[]);
+        (setup.env.once(&setup.name, "ran", |server| server["status"] == "running"), unbound)
     });
     assert_ne!(server["container_id"], json!(unbound));
-    assert_eq!(json!(stage.containers()), json!([server["container_id"]]));
+    assert_eq!(json!(setup.containers()), json!([server["container_id"]]));
 }
 
 #[test]
@@ -178,73 +178,73 @@ fn a_container_is_kept_until_the_record_of_its_run_is_deleted() {
 
 #[test]
 fn a_container_whose_creation_was_not_answered_is_replaced() {
-    let stage = Stage::new();
-    let mut bystander = with_bystander(&stage.env);
-    let (mut command, unbound) = stage.run_until_created(2);
+    let setup = EmptySetup::new();
+    let mut bystander = with_bystander(&setup.env);
+    let (mut command, unbound) = setup.run_until_created(2);
     // All connections break, and the engine is back.
     bystander.during("an engine leaves before it has answered a creation", || {
-        stage.proxy.set(&[Fault::Refuse]);
-        stage.env.once(&stage.name, "was without its engine", |it| it["status"] == "waiting");
-        stage.proxy.set(&[]);
+        setup.proxy.set(&[Fault::Refuse]);
+        setup.env.once(&setup.name, "was without its engine", |it| it["status"] == "waiting");
+        setup.proxy.set(&[]);
         assert!(command.wait().unwrap().success());
     });
-    let server = stage.env.once(&stage.name, "ran", |server| server["status"] == "running");
+    let server = setup.env.once(&setup.name, "ran", |server| server["status"] == "running");
     assert_ne!(server["container_id"], json!(unbound));
-    assert_eq!(json!(stage.containers()), json!([server["container_id"]]));
+    assert_eq!(json!(setup.containers()), json!([server["container_id"]]));
 }
 
 #[test]
 fn a_container_whose_creation_was_answered_with_an_internal_error_is_removed() {
-    let stage = Stage::new();
-    stage.proxy.set(&[Fault::FailCreate]);
-    let output = with_bystander(&stage.env).during("a creation answered with an error", || {
-        stage.env.run(["run", &stage.name, "--image", IMAGE, "--wait"])
+    let setup = EmptySetup::new();
+    setup.proxy.set(&[Fault::FailCreate]);
+    let output = with_bystander(&setup.env).during("a creation answered with an error", || {
+        setup.env.run(["run", &setup.name, "--image", IMAGE, "--wait"])
     });
     assert_eq!(output.code, 1, "{output}");
     assert!(output.stderr.contains("out of order"), "{output}");
-    until("the container is gone", || stage.containers().is_empty().then_some(()));
+    until("the container is gone", || setup.containers().is_empty().then_some(()));
 }
 
 #[test]
 fn a_running_copy_of_an_unknown_container_is_left_alone() {
-    let stage = Stage::new();
-    let mut bystander = with_bystander(&stage.env);
-    let (command, unbound) = stage.run_until_created(1);
+    let setup = EmptySetup::new();
+    let mut bystander = with_bystander(&setup.env);
+    let (command, unbound) = setup.run_until_created(1);
     let image = format!("{}:1", server_name("copy"));
-    stage.engine.docker(&["commit", &unbound, &image]);
-    let copy = stage.engine.docker(&["run", "-d", "-i", &image]);
-    stage.engine.docker(&["rm", &unbound]);
+    setup.engine.docker(&["commit", &unbound, &image]);
+    let copy = setup.engine.docker(&["run", "-d", "-i", &image]);
+    setup.engine.docker(&["rm", &unbound]);
     bystander.after("a daemon starts beside a running copy with an unused nonce", || {
-        kill_both(&stage.env, command);
-        stage.proxy.set(&[]);
-        stage.env.ok(["ls"])
+        kill_both(&setup.env, command);
+        setup.proxy.set(&[]);
+        setup.env.ok(["ls"])
     });
-    let log = stage.env.mainstay_home().join("state/daemon.log");
+    let log = setup.env.mainstay_home().join("state/daemon.log");
     until("the log names the copy", || {
         let log = fs::read_to_string(&log).unwrap();
         let mut lines = log.lines().filter(|line| line.contains("Mainstay labels but no record"));
         lines.any(|line| line.contains(&copy)).then_some(())
     });
-    assert_eq!(stage.engine.inspect(&copy, "{{.State.Running}}"), "true");
-    stage.engine.docker(&["rm", "--force", &copy]);
-    stage.engine.docker(&["rmi", "--force", &image]);
+    assert_eq!(setup.engine.inspect(&copy, "{{.State.Running}}"), "true");
+    setup.engine.docker(&["rm", "--force", &copy]);
+    setup.engine.docker(&["rmi", "--force", &image]);
 }
 
 #[test]
 fn the_containers_of_podman_are_found_by_their_nonces_too() {
-    check_unbound_is_replaced(&Stage::on(Engine::podman()));
+    check_unbound_is_replaced(&EmptySetup::on(Engine::podman()));
 }
 
 #[test]
 fn nothing_is_created_that_cannot_be_recorded() {
-    let stage = Stage::new();
-    let mut bystander = with_bystander(&stage.env);
+    let setup = EmptySetup::new();
+    let mut bystander = with_bystander(&setup.env);
     // A file in the place of the directory stops root, too.
-    let records = stage.env.mainstay_home().join("state/containers");
+    let records = setup.env.mainstay_home().join("state/containers");
     fs::remove_dir_all(&records).unwrap();
     fs::write(&records, "").unwrap();
     let output = bystander.during("a creation that cannot be recorded", || {
-        stage.env.run(["run", &stage.name, "--image", IMAGE, "--wait"])
+        setup.env.run(["run", &setup.name, "--image", IMAGE, "--wait"])
     });
     assert_eq!(output.code, 1, "{output}");
     assert_eq!(
@@ -253,13 +253,13 @@ fn nothing_is_created_that_cannot_be_recorded() {
             format!(
                 "error: `{}`: its container cannot be recorded in `[ROOT]/mainstay/state/containers`: \
                  Not a directory (os error 20)",
-                stage.name
+                setup.name
             ),
             "help: nothing was changed; make that directory writable or free disk space, then try again"
                 .to_owned()
         ]
     );
-    assert_eq!(stage.proxy.count(CREATE), 0);
+    assert_eq!(setup.proxy.count(CREATE), 0);
     fs::remove_file(&records).unwrap();
 }
 

@@ -1,5 +1,5 @@
-//! The daemon is killed while a container answers. What was said meanwhile is in the engine's log, with
-//! much that was received before: every answer comes once, and no notification twice.
+//! The daemon is killed while a container answers. The engine's log has the output from meanwhile, and output that was
+//! received before: every answer is delivered once, and no notification twice.
 
 use std::fs;
 
@@ -11,34 +11,34 @@ use crate::env::{kill, pid_of, until, until_dead};
 use crate::proxy::client::text_of;
 use crate::proxy::raw::{BOTH, Raw, Response, call, request};
 
-/// Where the server of a story sees its directory.
+/// The directory of a test in its container.
 const NOTES: &str = "/notes";
 
 /// How long a slow call takes: longer than the daemon is away, and than it takes to kill it.
 const SLOW: u64 = 2_500;
 
-/// How often a call tells of its progress: for the first time after it has become one that outlives the
-/// daemon, which takes 150 ms.
+/// How often a call reports its progress. The first report comes after the 150 ms that it takes to make the call
+/// survive the daemon.
 const STEPS: u64 = 10;
 
 #[test]
 fn answers_of_a_container_without_a_daemon_are_delivered_once() {
-    let story = Story::begin();
-    let (writing, telling) = (story.write(1), story.tell(2));
-    story.kill_until(|log| log.contains("appended") && log.contains(&done()));
-    story.end(writing, telling);
+    let test = Test::begin();
+    let (writing, progressing) = (test.write(1), test.report_progress(2));
+    test.kill_until(|log| log.contains("appended") && log.contains(&done()));
+    test.end(writing, progressing);
 }
 
 #[test]
 fn output_of_a_container_during_reattachment_is_delivered_once() {
-    let story = Story::begin();
-    let (writing, telling) = (story.write(1), story.tell(2));
-    story.kill_until(|_| true);
-    story.end(writing, telling);
+    let test = Test::begin();
+    let (writing, progressing) = (test.write(1), test.report_progress(2));
+    test.kill_until(|_| true);
+    test.end(writing, progressing);
 }
 
 /// A container that writes down what it executes, and a session with it.
-struct Story {
+struct Test {
     setup: Setup,
     session: Raw,
     container: String,
@@ -52,7 +52,7 @@ struct Cut {
     last: String,
 }
 
-impl Story {
+impl Test {
     fn begin() -> Self {
         let counted = format!("{NOTES}/executed");
         let volume = format!(".:{NOTES}");
@@ -74,14 +74,15 @@ impl Story {
         writing
     }
 
-    /// Begins a call that tells of its progress, and returns when it has done so.
-    fn tell(&self, id: u64) -> Cut {
+    /// Begins a call with progress, and returns after its first report.
+    fn report_progress(&self, id: u64) -> Cut {
         let arguments = json!({"steps": STEPS, "ms": SLOW / STEPS, "die_at": STEPS + 1});
         let meta = json!({"progressToken": "t"});
         let params = json!({"name": "progress_die", "arguments": arguments, "_meta": meta});
-        let mut telling = Cut::new(self.session.post(BOTH, &request(id, "tools/call", &params)));
-        assert_eq!(telling.message()["params"]["progress"], 1);
-        telling
+        let mut progressing =
+            Cut::new(self.session.post(BOTH, &request(id, "tools/call", &params)));
+        assert_eq!(progressing.message()["params"]["progress"], 1);
+        progressing
     }
 
     /// Kills the daemon, and lets the next one come when the engine has logged so much.
@@ -97,13 +98,13 @@ impl Story {
         kill(holder, Signal::CONT);
     }
 
-    /// Takes up what was cut, and asserts that all of it came once.
-    fn end(self, writing: Cut, telling: Cut) {
+    /// Resumes the streams that were cut, and asserts that everything is delivered once.
+    fn end(self, writing: Cut, progressing: Cut) {
         let answered = writing.resumed(&self.session);
         let [answer] = &*answered else { panic!("not one answer: {answered:?}") };
         assert_eq!((&answer["id"], &*text_of(&answer["result"], 0)), (&json!(1), "appended"));
 
-        let mut reported = telling.resumed(&self.session);
+        let mut reported = progressing.resumed(&self.session);
         let answer = reported.pop().expect("the stream ends with an answer");
         assert_eq!((&answer["id"], text_of(&answer["result"], 0)), (&json!(2), done()));
         let progress = reported.iter().map(|reported| reported["params"]["progress"].as_u64());
@@ -142,7 +143,7 @@ impl Cut {
 
     /// Reads on to the next message.
     fn message(&mut self) -> Value {
-        let event = self.stream.event().expect("the stream goes on");
+        let event = self.stream.event().expect("the stream continues");
         self.last = event.id.expect("a message has an id");
         serde_json::from_str(&event.data).unwrap()
     }
@@ -156,7 +157,7 @@ impl Cut {
     }
 }
 
-/// What the call that tells of its progress answers.
+/// The answer to the call with progress.
 fn done() -> String {
     format!("{STEPS} steps")
 }
@@ -166,12 +167,12 @@ fn number(n: u64) -> String {
     format!("fixture://numbers/{n}")
 }
 
-/// Has the session hear of a resource.
+/// Subscribes the session to a resource.
 fn subscribe(session: &Raw, n: u64) {
     session.ask(10 + n, "resources/subscribe", &json!({"uri": number(n)}));
 }
 
-/// Has the server say that a resource has changed.
+/// Makes the server send a notification that a resource has changed.
 fn touch(session: &Raw, n: u64) {
     let call = json!({"name": "touch", "arguments": {"uri": number(n)}});
     assert_eq!(text_of(&session.ask(20 + n, "tools/call", &call), 0), "touched");

@@ -1,11 +1,11 @@
-//! What becomes of clients' files when containers exit and are removed.
+//! Entries in clients' files when containers exit and are removed.
 
 use std::rc::Rc;
 
 use mainstay_testkit::docker::{Engine, Options};
 use serde_json::json;
 
-use super::setup::{Rest, Wire, run, server_name, stage};
+use super::setup::{Rest, Wire, engine_env, run, server_name};
 use crate::clients::setup::{CLINE, CURSOR, ClientFile, Sort, VSCODE, done};
 use crate::env::{TestEnv, until};
 
@@ -19,14 +19,14 @@ struct Registered {
     engine: Rc<Engine>,
     name: String,
     file: ClientFile,
-    /// The file with our entry and what the user wrote into it.
+    /// The file with Mainstay's entry and the user's additions to it.
     with: String,
 }
 
 impl Registered {
     fn new(engine: Engine, sort: Sort, options: &[&str], flags: &[&str]) -> Self {
         let engine = Rc::new(engine);
-        let env = stage(&engine, &engine.host());
+        let env = engine_env(&engine, &engine.host());
         let file = ClientFile::install(&env, sort);
         env.ok(["client", "add", sort.id]);
         let name = server_name("fx");

@@ -1,4 +1,4 @@
-//! Containers that exit, whatever for.
+//! Containers that exit.
 
 use rustix::process::Signal;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! An engine that is there, but does not tell, or does not answer as it should.
+//! An engine that sends no events, or wrong answers.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -135,7 +135,7 @@ fn an_engine_that_refuses_connections_is_an_outage() {
     }
 }
 
-/// Asserts that a call is held while the way to the engine has this fault, and that all goes on after it.
+/// Asserts that a call is held while the connection to the engine has this fault, and that everything works after it.
 #[track_caller]
 fn assert_survives(proxy: &FaultProxy, setup: &Setup, client: &Client, fault: Fault) {
     proxy.set(&[fault]);

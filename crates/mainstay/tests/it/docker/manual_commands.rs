@@ -1,10 +1,10 @@
-//! Somebody uses `docker` on a container that Mainstay keeps alive.
+//! `docker` commands on a container that Mainstay supervises.
 
 use mainstay_testkit::docker::{Engine, IMAGE};
 use serde_json::json;
 use std::rc::Rc;
 
-use super::setup::{Rest, Setup, Wire, refused, run, server_name, stage};
+use super::setup::{Rest, Setup, Wire, engine_env, refused, run, server_name};
 use crate::proxy::client::Sdk;
 
 #[test]
@@ -138,7 +138,7 @@ fn a_container_of_someone_else_with_our_name_is_not_touched() {
     let foreign =
         engine.docker(&["run", "-d", "-i", "--label", &label, "--name", &foreign_name, IMAGE]);
     let started = engine.inspect(&foreign, "{{.State.StartedAt}} {{.State.Running}}");
-    let env = stage(&engine, &engine.host());
+    let env = engine_env(&engine, &engine.host());
     let rest = Rest::new(&engine, &name);
     let server = run(&env, &name, Wire::Stdio, &[], &[]);
     assert_ne!(server["container_id"], json!(foreign));
@@ -155,7 +155,7 @@ fn a_server_outlives_its_image_and_a_new_one_is_refused_clearly() {
     let engine = Rc::new(Engine::shared());
     let image = format!("{}:test", server_name("short-lived"));
     engine.docker(&["tag", IMAGE, &image]);
-    let env = stage(&engine, &engine.host());
+    let env = engine_env(&engine, &engine.host());
     let name = server_name("fx");
     let _rest = Rest::new(&engine, &name);
     env.run_server(&name, &["--image", &image], &[]);

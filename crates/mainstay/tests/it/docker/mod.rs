@@ -1,7 +1,7 @@
-//! Servers in containers of a real engine, and what becomes of the sessions with them.
+//! Servers in containers of a real engine, and the sessions with them.
 //!
-//! Every story has a Mainstay of its own ([`setup`]) and real clients that hold a session throughout.
-//! Stories that end their engine, or break the way to it, have an engine or a proxy of their own.
+//! Every test has its own Mainstay ([`setup`]) and real clients that keep one session. Tests that end their engine, or
+//! break the connection to it, have their own engine or a proxy.
 
 mod absence;
 mod callers;

@@ -1,4 +1,4 @@
-//! The engine goes away and comes back: nothing is charged, nothing is forgotten, sessions go on.
+//! Outages of the engine: no restart is counted, no server is lost, and sessions survive.
 
 use std::fs;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use mainstay_testkit::docker::{Engine, FaultProxy, IMAGE, Options};
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::setup::{Rest, Setup, Wire, run, server_name, stage};
+use super::setup::{Rest, Setup, Wire, engine_env, run, server_name};
 use crate::env::{kill, until};
 use crate::proxy::client::{Client, Sdk, text_of};
 use crate::proxy::raw::{BOTH, call};
@@ -59,7 +59,7 @@ fn survive(wire: Wire, end: fn(&Engine)) {
 #[test]
 fn output_during_an_engine_outage_is_not_lost() {
     let engine = Rc::new(Engine::own(SURVIVE));
-    let env = stage(&engine, &engine.host());
+    let env = engine_env(&engine, &engine.host());
     let name = server_name("fx");
     let volume = format!("{0}:{0}", env.work().display());
     run(&env, &name, Wire::Stdio, &["-v", &volume], &[]);
@@ -138,7 +138,7 @@ fn die(wire: Wire, end: fn(&Engine)) {
     let events = setup.env.events(&setup.name);
     assert!(
         events.iter().all(|event| event["cause"] != "stopped"),
-        "nobody is blamed: {events:#?}"
+        "no restart is counted: {events:#?}"
     );
 }
 
@@ -160,7 +160,7 @@ fn a_server_is_back_after_its_engine_was_killed_during_a_start() {
     }
 }
 
-/// What stands before a container accepts connections after its death, and breaks them off.
+/// Docker's proxy accepts connections after the death of a container, and closes them.
 #[test]
 fn a_late_report_of_a_death_loses_no_safe_call() {
     let setup = Setup::alone(DIE, Wire::Http, &[]);
@@ -237,7 +237,7 @@ fn another_engine_behind_the_same_socket_is_an_outage() {
 #[test]
 fn many_servers_are_back_soon_after_their_engine() {
     let engine = Rc::new(Engine::own(DIE));
-    let env = stage(&engine, &engine.host());
+    let env = engine_env(&engine, &engine.host());
     let names: Vec<_> = (0..5).map(|number| server_name(&format!("s{number}"))).collect();
     for name in &names {
         run(&env, name, Wire::Stdio, &[], &[]);

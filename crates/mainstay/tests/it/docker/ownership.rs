@@ -1,11 +1,11 @@
-//! Whose containers are whose: labels alone make none of them ours.
+//! Ownership of containers: labels alone prove nothing.
 
 use std::rc::Rc;
 
 use mainstay_testkit::docker::{Engine, IMAGE};
 use serde_json::json;
 
-use super::setup::{Rest, Setup, Wire, assert_works, run, server_name, stage};
+use super::setup::{Rest, Setup, Wire, assert_works, engine_env, run, server_name};
 use crate::env::until;
 
 #[test]
@@ -55,7 +55,7 @@ fn containers_with_our_labels_are_left_alone_when_the_daemon_starts() {
     for id in [&orphan, &double, &neighbour, &foreign] {
         assert_eq!(setup.engine.inspect(id, "{{.State.Running}}"), "true");
     }
-    assert_eq!(server["restarts_total"], 0, "what is wanted goes on");
+    assert_eq!(server["restarts_total"], 0, "what is wanted continues");
     assert_works(&session);
     setup.engine.sweep(&format!("mainstay-test={}", setup.name));
 }
@@ -80,7 +80,7 @@ fn a_new_daemon_recovers_the_runs_of_the_old_one() {
 fn two_instances_share_an_engine_without_interference() {
     let engine = Rc::new(Engine::shared());
     let name = server_name("fx");
-    let (one, two) = (stage(&engine, &engine.host()), stage(&engine, &engine.host()));
+    let (one, two) = (engine_env(&engine, &engine.host()), engine_env(&engine, &engine.host()));
     let _rest = Rest::new(&engine, &name);
     let first = run(&one, &name, Wire::Stdio, &[], &[]);
     let second = run(&two, &name, Wire::Stdio, &[], &[]);

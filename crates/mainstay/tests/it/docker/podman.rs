@@ -1,4 +1,4 @@
-//! Podman, which speaks Docker's language with an accent.
+//! Podman, whose API differs from Docker's in details.
 
 use std::rc::Rc;
 

@@ -1,4 +1,4 @@
-//! `docker rm`, in whatever state the server is: it is gone for good.
+//! `docker rm` removes the server in every state.
 
 use serde_json::{Value, json};
 

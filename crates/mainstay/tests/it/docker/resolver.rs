@@ -49,7 +49,7 @@ fn a_silent_name_server_blocks_nothing_else() {
     enter_network(Path::new(&format!("/proc/{}/ns/net", env.daemon())));
     let mut bystander = with_bystander(&env);
     env.run_server("fx", &[], &[&fixture()]);
-    // They are kept and tried, whatever `run` says of them.
+    // They are kept and retried, although `run` fails.
     let runs: Vec<Follower> = (0..8)
         .map(|n| {
             let (name, url) = (format!("r{n}"), format!("http://host{n}.example.org/mcp"));

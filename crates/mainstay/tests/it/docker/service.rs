@@ -16,7 +16,7 @@ use crate::proxy::client::text_of;
 use crate::proxy::raw::{BOTH, Raw, call};
 use crate::update::setup::{NEW, OLD, version};
 
-/// Where the program is on a machine. systemd has an opinion about most of these characters.
+/// Where the program is on a machine. Most of these characters are special in units.
 const PROGRAM: &str = "/opt/my tools/100%h $HOME/mainstay";
 
 /// Where systemd refuses to start a program from by itself.
@@ -46,10 +46,10 @@ struct Machine {
 
 impl Machine {
     /// Boots a machine that has our programs. To be called before any thread is started.
-    fn boot(story: &str) -> Self {
+    fn boot(test: &str) -> Self {
         let engine = Engine::shared();
         engine.enter();
-        let name = format!("{story}-{}", process::id());
+        let name = format!("{test}-{}", process::id());
         let listen = format!("127.0.0.1:{}", free_port());
         let machine = Self { engine, name, listen, program: PROGRAM };
         machine.script("up", &[]);
@@ -60,8 +60,8 @@ impl Machine {
     }
 
     /// The same, with a program that its user may replace, and another version of it.
-    fn boot_to_be_updated(story: &str) -> Self {
-        let mut machine = Self::boot(story);
+    fn boot_to_be_updated(test: &str) -> Self {
+        let mut machine = Self::boot(test);
         machine.run(&["install", "-D", PROGRAM, OWN]);
         machine.program = OWN;
         let newer = tempfile::NamedTempFile::new().unwrap();
@@ -88,13 +88,13 @@ impl Machine {
         command
     }
 
-    /// Runs a command, which must succeed, and gives all that it said.
+    /// Runs a command, which must succeed, and returns its output.
     #[track_caller]
     fn run(&self, words: &[&str]) -> String {
         self.script("as", words)
     }
 
-    /// Runs a program of ours.
+    /// Runs `mainstay`.
     #[track_caller]
     fn run_from(&self, program: &str, args: &[&str]) -> String {
         let listen = format!("MAINSTAY_LISTEN={}", self.listen);
@@ -347,7 +347,7 @@ fn servers_that_were_on_are_started_after_a_reboot() {
     let session = Raw::open(server["url"].as_str().unwrap());
 
     machine.script("reboot", &[]);
-    assert_eq!(machine.property("ActiveState"), "active", "nobody had to log in");
+    assert_eq!(machine.property("ActiveState"), "active", "no login was needed");
     let back = until("the server is on again", || {
         Some(machine.server("clock")).filter(|server| server["status"] == "running")
     });

@@ -1,4 +1,4 @@
-//! What the stories are played in: a Mainstay of its own, with one server in a container.
+//! The set-up of a test: its own Mainstay with one server in a container.
 
 use std::process;
 use std::rc::Rc;
@@ -11,10 +11,10 @@ use crate::proxy::client::{Client, Sdk, text_of};
 use crate::proxy::raw::Raw;
 use crate::real_servers::environment;
 
-/// Restarts that a story need not wait for.
+/// Restarts that a test need not wait for.
 pub(super) const QUICK: [&str; 4] = ["--restart-initial", "50ms", "--restart-cap", "50ms"];
 
-/// A second restart that no story lives to see.
+/// A second restart that never comes within a test.
 pub(super) const SLOW: [&str; 4] = ["--restart-initial", "1h", "--restart-cap", "1h"];
 
 /// Where a server that speaks HTTP listens, in its container.
@@ -70,7 +70,7 @@ impl Setup {
         options: &[&str],
         flags: &[&str],
     ) -> Self {
-        let env = stage(engine, host);
+        let env = engine_env(engine, host);
         let name = server_name("fx");
         run(&env, &name, wire, options, flags);
         let url = env.server(&name)["url"].as_str().expect("a server has a URL").to_owned();
@@ -130,7 +130,7 @@ impl Setup {
         Client::connect(&self.env, sdk, &self.url)
     }
 
-    /// Opens a session that is spoken by hand.
+    /// Opens a session over raw HTTP.
     pub(super) fn raw(&self) -> Raw {
         Raw::open(&self.url)
     }
@@ -155,7 +155,7 @@ impl Setup {
 
 /// Where `mainstay` finds this engine, and what it publishes is found. To be called before any thread is
 /// started.
-pub(super) fn stage(engine: &Engine, host: &str) -> TestEnv {
+pub(super) fn engine_env(engine: &Engine, host: &str) -> TestEnv {
     engine.enter();
     let listen = format!("127.0.0.1:{}", free_port());
     environment().with_var("DOCKER_HOST", host).with_var("MAINSTAY_LISTEN", &listen)
@@ -185,7 +185,7 @@ pub(super) fn run(
     env.run_server(name, &options, &[speak, flags].concat())
 }
 
-/// Calls a tool that cannot be reached, and gives what the client is reported.
+/// Calls a tool that cannot be reached, and returns the error that the client gets.
 #[track_caller]
 pub(super) fn refused(client: &Client) -> String {
     let result = client.call("echo", &json!({"text": "anybody?"}));

@@ -1,9 +1,9 @@
-//! What is let in at the door, and what is not.
+//! Which requests are admitted.
 
 use serde_json::json;
 
 use super::raw::{BOTH, JSON, call, exchange, parts, request};
-use super::setup::{Setup, Wire, stage};
+use super::setup::{Setup, Wire, test_env};
 use crate::env::fixture;
 
 #[test]
@@ -39,7 +39,7 @@ fn only_this_machine_is_served() {
     ] {
         assert_eq!(status(host, origin), 403, "{host} {origin:?}");
     }
-    assert_eq!(setup.server()["sessions"], 5, "whoever was refused opened nothing");
+    assert_eq!(setup.server()["sessions"], 5, "refused requests opened nothing");
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn a_session_is_valid_for_its_server_until_it_ends() {
     };
     assert_eq!(post(&path, Some(&session.id)).status, 200);
     assert_eq!(post("/other/mcp", Some(&session.id)).status, 404, "a session of another server");
-    assert_eq!(post(&path, Some("0123456789abcdef")).status, 404, "a session nobody opened");
+    assert_eq!(post(&path, Some("0123456789abcdef")).status, 404, "an unknown session");
     assert_eq!(post(&path, None).status, 400, "no session at all");
     assert_eq!(post("/none/mcp", Some(&session.id)).status, 404, "no such server");
     assert!(matches!(session.delete(), 200 | 204));
@@ -82,7 +82,7 @@ fn sessions_of_a_removed_server_end() {
 
 #[test]
 fn a_separate_port_serves_only_its_server() {
-    let env = stage();
+    let env = test_env();
     let port = crate::env::free_port().to_string();
     let setup = Setup::in_env(env, Wire::Stdio, &["--port", &port], &[]);
     setup.env.run_server("other", &[], &[&fixture()]);

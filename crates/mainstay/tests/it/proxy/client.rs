@@ -1,8 +1,7 @@
-//! One way to drive every real client, whatever it is written in.
+//! Drives real clients in all languages.
 //!
-//! A client is reported what to do as JSON and tells what happens to it as JSON; both are described in
-//! `tests/clients/README.md`. Nothing that it reported is forgotten, so that a test can wait for what
-//! has happened already, and can look for what must not have happened.
+//! Commands to a client and its events are JSON, described in `tests/clients/README.md`. All events are kept, so that a
+//! test can wait for events of the past, and can check that an event has not happened.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -18,7 +17,7 @@ use super::rust_sdk::RustSdk;
 use crate::env::TestEnv;
 use crate::real_servers::tool;
 
-/// No test waits longer for anything that a client tells.
+/// The time limit for events of a client.
 pub(crate) const LIMIT: Duration = Duration::from_secs(40);
 
 /// The official clients.
@@ -57,7 +56,7 @@ pub(crate) struct Client {
     last_id: AtomicU64,
 }
 
-/// Whatever carries out commands.
+/// Executes commands.
 enum Driver {
     Program(Child, Mutex<Option<ChildStdin>>),
     Rust(RustSdk),
@@ -111,7 +110,7 @@ impl Client {
         self
     }
 
-    /// What the server said it can do.
+    /// The capabilities of the server.
     pub(crate) fn capabilities(&self) -> Value {
         self.event("connected", |reported| is(reported, "connected"))["capabilities"].clone()
     }
@@ -133,7 +132,7 @@ impl Client {
         self.send(method, params).result()
     }
 
-    /// Calls a tool and waits for its result, which may be one that tells of an error.
+    /// Calls a tool and waits for its result, which may be an error.
     pub(crate) fn call(&self, tool: &str, arguments: &Value) -> Value {
         self.send_call(tool, arguments).result()
     }
@@ -148,22 +147,22 @@ impl Client {
         names(&self.ask("tools/list", &json!({}))["tools"])
     }
 
-    /// Gives up a request.
+    /// Cancels a request.
     pub(crate) fn cancel(&self, ticket: &Ticket<'_>) {
         self.order(&json!({"do": "cancel", "id": ticket.id}));
     }
 
-    /// Answers from now on whatever the server asks by this method.
+    /// Answers all later requests of the server with this method.
     pub(crate) fn will_answer(&self, method: &str, result: &Value) {
         self.order(&json!({"do": "answers", "method": method, "result": result}));
     }
 
-    /// Answers one question of the server.
+    /// Answers one request of the server.
     pub(crate) fn answer(&self, question: &Value, result: &Value) {
         self.order(&json!({"do": "answer", "key": question["key"], "result": result}));
     }
 
-    /// The first thing that it reported and that is so; waits for it.
+    /// Waits for the first event that fulfils a condition.
     pub(crate) fn event(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let found =
             self.reported.wait(|reported| reported.iter().find(|event| is_so(event)).cloned());
@@ -185,12 +184,12 @@ impl Client {
         self.event(method, |reported| is(reported, "notification") && reported["method"] == method)
     }
 
-    /// Waits until the server asks.
+    /// Waits for a request of the server.
     pub(crate) fn asked(&self, method: &str) -> Value {
         self.event(method, |reported| is(reported, "asked") && reported["method"] == method)
     }
 
-    /// All that it reported so far and that is so.
+    /// All events so far that fulfil a condition.
     pub(crate) fn all(&self, is_so: impl Fn(&Value) -> bool) -> Vec<Value> {
         self.reported.lock().iter().filter(|event| is_so(event)).cloned().collect()
     }
@@ -323,7 +322,7 @@ pub(crate) fn names(list: &Value) -> Vec<String> {
     items.iter().map(|item| item["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// All that a client reported, shared with whoever listens to it.
+/// All events of a client, shared with its reader.
 #[derive(Clone, Default)]
 pub(crate) struct EventLog(Arc<(Mutex<Vec<Value>>, Condvar)>);
 
@@ -337,7 +336,7 @@ impl EventLog {
         self.0.0.lock().unwrap()
     }
 
-    /// Waits until there is an answer; gives all that was reported if there is none in time.
+    /// Waits for a result; returns all events if the time limit passes.
     fn wait<T>(&self, ask: impl Fn(&[Value]) -> Option<T>) -> Result<T, Vec<Value>> {
         let none_yet = |reported: &mut Vec<Value>| ask(reported).is_none();
         let (reported, _) = self.0.1.wait_timeout_while(self.lock(), LIMIT, none_yet).unwrap();

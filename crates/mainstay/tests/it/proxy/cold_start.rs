@@ -1,4 +1,4 @@
-//! The first start of a server that takes long, as one does that downloads its packages.
+//! A slow first start, like that of a server that downloads its packages.
 
 use std::thread;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::raw::{BOTH, Raw, parts, request};
-use super::setup::{NAME, stage};
+use super::setup::{NAME, test_env};
 use crate::env::{TestEnv, fixture};
 use crate::fake_daemon::Client;
 
@@ -18,7 +18,7 @@ const SERVER: &str =
 
 #[test]
 fn every_kind_of_client_waits_for_the_first_start() {
-    let env = stage();
+    let env = test_env();
     let barred = env.write("barred", "");
     env.ok(["run", NAME, "--", "sh", "-c", SERVER, &fixture()]);
     thread::scope(|scope| {
@@ -31,7 +31,7 @@ fn every_kind_of_client_waits_for_the_first_start() {
         for reported in [connect.join().unwrap(), http.join().unwrap()] {
             assert_eq!(reported[0]["progressToken"], "t", "{reported:?}");
             assert_eq!(reported[0]["message"], "starting fx: fetching packages", "{reported:?}");
-            assert!(reported.len() >= 2, "the wait goes on: {reported:?}");
+            assert!(reported.len() >= 2, "the wait continues: {reported:?}");
         }
         assert!(tools.join().unwrap().contains("echo"));
         assert_eq!(call.join().unwrap(), "hi");
@@ -46,7 +46,7 @@ fn initialize() -> Value {
     request(1, "initialize", &params)
 }
 
-/// The progress that the client is reported.
+/// The progress that the client receives.
 fn over_connect(env: &TestEnv) -> Vec<Value> {
     let mut client = Client::spawn(env.command(["connect", NAME]));
     client.say(&initialize().to_string());

@@ -1,10 +1,10 @@
-//! Sessions that go on while the server behind them dies, is down, or forgets them.
+//! Sessions that survive while their server dies, is down, or loses them.
 
 use serde_json::{Value, json};
 
 use super::client::{Client, Sdk, is, text_of};
 use super::raw::{BOTH, JSON, call};
-use super::setup::{BEHIND_A_BAR, NAME, QUICK, Setup, Wire, bar, stage};
+use super::setup::{BEHIND_A_BAR, NAME, QUICK, Setup, Wire, bar, test_env};
 use super::without_mainstay::Listening;
 use crate::env::fixture;
 
@@ -198,7 +198,7 @@ fn sessions_lost_by_a_server_are_opened_again() {
 
 #[test]
 fn calls_to_a_failed_server_get_an_error_until_it_is_repaired() {
-    let env = stage();
+    let env = test_env();
     let script =
         format!("test ! -e broken || exec sh -c 'echo no licence >&2; exit 3'; exec {}", fixture());
     let options = [&["--restart-max", "2"], &QUICK[..]].concat();
@@ -292,7 +292,7 @@ fn a_client_can_connect_while_the_server_is_down() {
 
 #[test]
 fn a_client_can_connect_before_the_first_start() {
-    let env = stage();
+    let env = test_env();
     bar(&env);
     env.ok([&["run", NAME, "--"], &BEHIND_A_BAR[..], &[&fixture()]].concat());
     let setup = Setup::of(env);
@@ -308,7 +308,7 @@ fn a_client_can_connect_before_the_first_start() {
 fn a_remote_server_may_be_unreachable_for_a_while() {
     let listening = Listening::start("127.0.0.1:0");
     let address = listening.address.clone();
-    let env = stage();
+    let env = test_env();
     env.ok(["run", NAME, "--wait", "--url", &format!("http://{address}/mcp")]);
     let setup = Setup::of(env);
     let clients = setup.everyone();
@@ -345,7 +345,7 @@ fn calls_in_a_stream_of_kills_all_succeed() {
     setup.assert_clean(&[client]);
 }
 
-/// Calls a tool that cannot be reached, and gives what the client is reported.
+/// Calls a tool that cannot be reached, and returns the error that the client gets.
 fn refused(client: &Client) -> String {
     let result = client.call("echo", &json!({"text": "anybody?"}));
     assert_eq!(result["isError"], true, "{:?}: {result}", client.sdk);

@@ -1,9 +1,9 @@
-//! The ways in other than HTTP: `mainstay connect` for stdio clients, and `call` and `tools`.
+//! Access other than HTTP: `mainstay connect` for stdio clients, and `call` and `tools`.
 
 use serde_json::{Value, json};
 
 use super::client::{Client, Sdk};
-use super::setup::{NAME, Setup, Wire, stage};
+use super::setup::{NAME, Setup, Wire, test_env};
 use crate::env::shell_server;
 use crate::fake_daemon;
 
@@ -61,7 +61,7 @@ fn what_a_client_sends_before_initialize_does_not_reach_the_server() {
             id=$(printf '%s' "$line" | sed 's/.*"id":\([^,}]*\).*/\1/')
             printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$result"
         done"#;
-    let env = stage();
+    let env = test_env();
     let server = env.run_server(NAME, &[], &["sh", "-c", &shell_server(serve)]);
     let mut client = fake_daemon::Client::spawn(env.command(["connect", NAME]));
     let mut ask = |id: u32, method: &str, params: &Value| {

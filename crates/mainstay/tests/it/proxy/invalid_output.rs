@@ -1,4 +1,4 @@
-//! Servers that talk rubbish or too much.
+//! Servers with invalid or excessive output.
 
 use std::time::Duration;
 

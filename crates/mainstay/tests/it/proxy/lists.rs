@@ -1,11 +1,11 @@
-//! What the server offers, and what clients learn when a restart changes it.
+//! Lists of a server, and the notifications of clients when a restart changes them.
 
 use std::fs;
 
 use serde_json::{Value, json};
 
 use super::client::{Client, Sdk, names, text_of};
-use super::setup::{QUICK, Setup, Wire, stage};
+use super::setup::{QUICK, Setup, Wire, test_env};
 
 const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
 
@@ -20,7 +20,7 @@ fn only_a_real_change_is_announced_and_a_vanished_tool_is_explained_over_http() 
 }
 
 fn change(wire: Wire) {
-    let env = stage();
+    let env = test_env();
     let offered = env.write("offered", "old\n");
     let flags = ["--tools-file", offered.to_str().unwrap()];
     let setup = Setup::in_env(env, wire, &QUICK, &flags);

@@ -1,8 +1,7 @@
-//! Real clients in sessions that outlive the server behind them.
+//! Real clients in sessions that survive their server.
 //!
-//! Every story has a Mainstay of its own ([`setup`]), the official SDKs as clients ([`client`]) and,
-//! where they show too little, HTTP written by hand ([`raw`]). Faults are signals to the server; a
-//! story waits for what it needs, so none depends on how fast anything is.
+//! Every test has its own Mainstay ([`setup`]), the official SDKs as clients ([`client`]) and, where they show too
+//! little, raw HTTP ([`raw`]). Faults are signals to the server. Tests wait for events, so none depends on timing.
 
 mod admission;
 pub(crate) mod client;

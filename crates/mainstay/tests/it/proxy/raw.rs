@@ -1,4 +1,4 @@
-//! HTTP written by hand, for what no SDK shows or does: heads, single events, breaking off.
+//! Raw HTTP, for what no SDK shows or does: heads, single events, disconnects.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -16,7 +16,7 @@ pub(crate) const BOTH: &str = "application/json, text/event-stream";
 pub(crate) const JSON: &str = "application/json";
 pub(crate) const EVENTS: &str = "text/event-stream";
 
-/// A session that is spoken by hand.
+/// A session over raw HTTP.
 pub(crate) struct Raw {
     pub(crate) address: String,
     pub(crate) path: String,
@@ -282,7 +282,7 @@ fn field<'a>(head: &'a [(String, String)], name: &str) -> Option<&'a str> {
     head.iter().find(|(field, _)| field == name).map(|(_, value)| &**value)
 }
 
-/// A body with whatever marks its end.
+/// A body and how its end is marked.
 struct Body {
     reader: BufReader<TcpStream>,
     frame: Frame,

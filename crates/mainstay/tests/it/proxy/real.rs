@@ -1,11 +1,11 @@
-//! Real clients with real servers, which others wrote, and a kill between.
+//! Real clients with real servers that are killed.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::client::{Client, Sdk};
-use super::setup::{QUICK, Setup, stage};
+use super::setup::{QUICK, Setup, test_env};
 use crate::env::free_port;
 use crate::real_servers::{LOOPBACK, tool};
 
@@ -14,7 +14,7 @@ const SETTLED: Duration = Duration::from_secs(1);
 
 #[test]
 fn the_time_server_of_pypi() {
-    let setup = Setup::run(stage(), &[], &[&tool("python/bin/mcp-server-time")]);
+    let setup = Setup::run(test_env(), &[], &[&tool("python/bin/mcp-server-time")]);
     let arguments =
         json!({"source_timezone": "UTC", "time": "12:30", "target_timezone": "Asia/Tokyo"});
     check(&setup, "convert_time", &arguments, "T21:30:00+09:00");
@@ -23,13 +23,13 @@ fn the_time_server_of_pypi() {
 #[test]
 fn the_everything_server_of_npm() {
     let program = tool("node/node_modules/.bin/mcp-server-everything");
-    let setup = Setup::run(stage(), &[], &[&program, "stdio"]);
+    let setup = Setup::run(test_env(), &[], &[&program, "stdio"]);
     check(&setup, "echo", &json!({"message": "still here"}), "Echo: still here");
 }
 
 #[test]
 fn the_everything_server_of_npm_over_http() {
-    let env = stage();
+    let env = test_env();
     let program = tool("node/node_modules/.bin/mcp-server-everything");
     let preload = env.write("loopback.cjs", LOOPBACK);
     let port = free_port().to_string();
@@ -44,7 +44,7 @@ fn the_everything_server_of_npm_over_http() {
 #[test]
 fn restarts_of_the_everything_server_change_no_list() {
     let program = tool("node/node_modules/.bin/mcp-server-everything");
-    let setup = Setup::run(stage(), &QUICK, &[&program, "stdio"]);
+    let setup = Setup::run(test_env(), &QUICK, &[&program, "stdio"]);
     let client = setup.client(Sdk::Ts1);
     let tools = client.tools();
     // Until what belongs to the first start is over.
@@ -61,7 +61,7 @@ fn restarts_of_the_everything_server_change_no_list() {
     setup.assert_clean(&[client]);
 }
 
-/// How many lists the client was reported to have changed.
+/// The number of changed lists that were announced to the client.
 fn changes(client: &Client) -> usize {
     let is_change = |reported: &Value| {
         reported["method"].as_str().is_some_and(|method| method.ends_with("/list_changed"))

@@ -1,4 +1,4 @@
-//! Remote servers: here, they are the test's own.
+//! Remote servers, started by the test.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -150,7 +150,7 @@ fn a_new_daemon_continues_remote_sessions() {
     dies();
     env.once_running("api", 1);
     echo(2, "after");
-    // What nobody saw is found out.
+    // Changes during the absence are detected.
     drop(server);
     dies();
     env.once("api", "was missed", |server| server["status"] == "waiting");
@@ -208,47 +208,47 @@ impl Drop for Elsewhere {
     }
 }
 
-/// A server that lets nobody in who does not send a certain header. It tells of every `initialize`.
+/// A server that refuses requests without a certain header. It reports every `initialize`.
 struct Gate {
     url: String,
-    knocks: Receiver<String>,
+    requests: Receiver<String>,
 }
 
 impl Gate {
     fn open(key: &'static str) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let url = format!("http://{}/mcp", listener.local_addr().unwrap());
-        let (tell, knocks) = mpsc::channel();
+        let (sender, requests) = mpsc::channel();
         // It ends with the test's process.
         thread::spawn(move || {
             for stream in listener.incoming() {
-                let (stream, tell) = (stream.unwrap(), tell.clone());
-                thread::spawn(move || guard(stream, key, &tell));
+                let (stream, sender) = (stream.unwrap(), sender.clone());
+                thread::spawn(move || guard(stream, key, &sender));
             }
         });
-        Self { url, knocks }
+        Self { url, requests }
     }
 
     /// The head of the next `initialize`.
     fn next(&self) -> String {
-        until("somebody knocked", || self.knocks.try_recv().ok())
+        until("a request arrived", || self.requests.try_recv().ok())
     }
 
-    /// How many are left to tell of.
+    /// The number of reports that were not read.
     fn asked(&self) -> usize {
-        self.knocks.try_iter().count()
+        self.requests.try_iter().count()
     }
 }
 
 /// Answers the requests of one connection, until it is closed.
-fn guard(stream: TcpStream, key: &str, knocks: &Sender<String>) {
+fn guard(stream: TcpStream, key: &str, requests: &Sender<String>) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut writer = stream;
     while let Some((head, message)) = read(&mut reader) {
         let answer = json!({"jsonrpc": "2.0", "id": message["id"], "result": result(&message)});
         let method = message["method"].as_str().unwrap_or_default();
         if method == "initialize" {
-            knocks.send(head.clone()).ok();
+            requests.send(head.clone()).ok();
         }
         let (status, body) = match method {
             _ if !head.contains(key) => ("401 Unauthorized", "who are you?".to_owned()),
@@ -260,7 +260,7 @@ fn guard(stream: TcpStream, key: &str, knocks: &Sender<String>) {
         let head = format!(
             "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {length}"
         );
-        // Whoever asked may have gone.
+        // The client may have disconnected.
         if write!(writer, "{head}\r\n\r\n{body}").is_err() {
             return;
         }

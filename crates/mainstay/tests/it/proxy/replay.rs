@@ -1,10 +1,10 @@
-//! Requests that are under way when the server dies: which are sent again, and which never.
+//! Requests in flight when the server dies: which are sent again, and which never.
 
 use serde_json::{Value, json};
 
 use super::client::{Client, Sdk, Ticket, text_of};
 use super::raw::{BOTH, JSON, call};
-use super::setup::{NAME, QUICK, Setup, Wire, stage};
+use super::setup::{NAME, QUICK, Setup, Wire, test_env};
 
 #[test]
 fn a_read_only_call_is_sent_again_once() {
@@ -17,7 +17,7 @@ fn a_read_only_call_is_sent_again_once_over_http() {
 }
 
 fn replay_reads(wire: Wire) {
-    let env = stage();
+    let env = test_env();
     let count = env.work().join("count");
     let setup = Setup::in_env(env, wire, &[], &["--count-file", count.to_str().unwrap()]);
     let executed = setup.file("count");
@@ -114,7 +114,7 @@ fn queued_calls_are_executed_once() {
 
 #[test]
 fn twenty_requests_of_each_client_during_a_kill_are_all_answered() {
-    let env = stage();
+    let env = test_env();
     let count = env.work().join("count");
     let setup = Setup::in_env(env, Wire::Stdio, &[], &["--count-file", count.to_str().unwrap()]);
     let executed = setup.file("count");
@@ -163,7 +163,7 @@ fn progress_never_decreases() {
 
 #[test]
 fn a_call_that_kills_the_server_each_time_is_given_up() {
-    let env = stage();
+    let env = test_env();
     let count = env.work().join("count");
     let flags = ["--count-file", count.to_str().unwrap()];
     let setup = Setup::in_env(env, Wire::Stdio, &QUICK, &flags);
@@ -224,7 +224,7 @@ fn calls_of_a_disconnected_client_are_not_executed() {
 
 #[test]
 fn a_cancellation_reaches_the_server() {
-    let env = stage();
+    let env = test_env();
     let record = env.work().join("record");
     let setup = Setup::in_env(env, Wire::Stdio, &[], &["--record", record.to_str().unwrap()]);
     let received = setup.file("record");
@@ -241,7 +241,7 @@ fn a_cancellation_reaches_the_server() {
     }
 }
 
-/// Asserts the honest answer to a call whose effect nobody knows.
+/// Asserts the answer to a call whose effect is unknown.
 fn assert_unknown(call: &Ticket<'_>, wire: Wire) {
     let result = call.result();
     assert_eq!(result["isError"], true, "{result}");
@@ -252,11 +252,11 @@ fn assert_unknown(call: &Ticket<'_>, wire: Wire) {
     assert!(reported.contains("SIGKILL") || is_late, "{reported}");
 }
 
-/// Asserts that both `events` and `why` tell what was decided.
+/// Asserts that both `events` and `why` report the decision.
 fn told_in(setup: &Setup, word: &str) {
     let events = setup.env.events(NAME);
     let tells = |event: &Value| event.to_string().contains(word);
-    assert!(events.iter().any(tells), "no event tells of `{word}`: {events:#?}");
+    assert!(events.iter().any(tells), "no event contains `{word}`: {events:#?}");
     let why = setup.env.ok(["why", NAME]);
     assert!(why.contains(word), "`{word}` is missing in:\n{why}");
 }

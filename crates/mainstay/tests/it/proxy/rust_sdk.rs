@@ -1,7 +1,6 @@
 //! The Rust SDK as a client: crates.io `rmcp`, on a thread of its own.
 //!
-//! It takes the commands and tells the events that the drivers in `tests/clients` take and tell,
-//! except those of single HTTP exchanges.
+//! It has the same commands and events as the drivers in `tests/clients`, except the events of single HTTP exchanges.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -42,7 +41,7 @@ impl RustSdk {
     }
 
     pub(super) fn order(&self, command: Value) {
-        // One that has ended has reported of it.
+        // A client that has ended has reported that.
         let _ended = self.orders.as_ref().unwrap().send(command);
     }
 
@@ -54,7 +53,7 @@ impl RustSdk {
     }
 }
 
-/// One session, until it is reported to close.
+/// One session, until it is closed by a command.
 async fn session(url: String, reported: EventLog, mut inbox: mpsc::UnboundedReceiver<Value>) {
     let answers = HashMap::from([("roots/list".to_owned(), json!({"roots": []}))]);
     let shared = Mutex::new(Shared { answers, ..Shared::default() });
@@ -95,7 +94,7 @@ async fn session(url: String, reported: EventLog, mut inbox: mpsc::UnboundedRece
     }
 }
 
-/// Sends one request and tells how it ends.
+/// Sends one request and reports its result.
 async fn request(
     handler: Arc<Handler>,
     peer: Peer<RoleClient>,
@@ -170,7 +169,7 @@ impl Handler {
         }
     }
 
-    /// Tells of a question, and gives its answer if there is one already.
+    /// Reports a request of the server, and returns its answer if there is one already.
     fn asked(&self, question: &Value) -> Result<Value, (u64, oneshot::Receiver<Value>)> {
         let method = question["method"].as_str().unwrap().to_owned();
         let mut shared = self.shared.lock().unwrap();
@@ -188,7 +187,7 @@ impl Handler {
     }
 }
 
-/// The side that the server speaks to.
+/// The handler of messages from the server.
 struct Speaker(Arc<Handler>);
 
 impl Service<RoleClient> for Speaker {

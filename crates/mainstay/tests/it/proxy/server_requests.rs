@@ -1,9 +1,9 @@
-//! What the server wants of the client: sampling, elicitation, roots, subscriptions, log levels.
+//! Requests of the server to the client: sampling, elicitation, roots, subscriptions, log levels.
 
 use serde_json::{Value, json};
 
 use super::client::{Client, Sdk, is, text_of};
-use super::setup::{Lines, QUICK, Setup, Wire, stage};
+use super::setup::{Lines, QUICK, Setup, Wire, test_env};
 
 const UPDATED: &str = "notifications/resources/updated";
 const LOGGED: &str = "notifications/message";
@@ -66,7 +66,7 @@ fn a_request_of_a_dead_server_is_cancelled_over_http() {
 }
 
 fn withdraw(wire: Wire) {
-    let env = stage();
+    let env = test_env();
     let record = env.work().join("record");
     let options = [&QUICK[..], &["--restart-max", "100"]].concat();
     let setup = Setup::in_env(env, wire, &options, &["--record", record.to_str().unwrap()]);
@@ -78,7 +78,7 @@ fn withdraw(wire: Wire) {
         setup.restart();
         let late = json!({"action": "accept", "content": {"name": "too late"}});
         if client.sdk == Sdk::Py1 {
-            // It hears nothing else while its user thinks.
+            // It gets no other message while its user thinks.
             client.answer(&question, &late);
         } else {
             client.event("a withdrawal", |reported| is(reported, "withdrawn"));
@@ -107,7 +107,7 @@ fn level_subscriptions_and_roots_are_restored_over_http() {
 }
 
 fn restore(wire: Wire) {
-    let env = stage();
+    let env = test_env();
     let record = env.work().join("record");
     let setup = Setup::in_env(env, wire, &[], &["--record", record.to_str().unwrap()]);
     let received = setup.file("record");
@@ -142,7 +142,7 @@ fn restore(wire: Wire) {
     setup.assert_clean(&clients);
 }
 
-/// Asserts that a new run was reported all it needs, in order.
+/// Asserts that a new run got everything it needs, in order.
 fn check_handshake(received: &Lines, before: usize) {
     let lines = received.read();
     let messages: Vec<Value> =

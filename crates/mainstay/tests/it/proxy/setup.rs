@@ -1,4 +1,4 @@
-//! What the stories are played in: a Mainstay of its own, with one server behind it.
+//! The set-up of a test: its own Mainstay with one server.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,17 +11,17 @@ use super::raw::Raw;
 use crate::env::{TestEnv, fixture, free_port, kill, pid_of, until};
 use crate::real_servers::environment;
 
-/// The server's name in every story.
+/// The server's name in every test.
 pub(super) const NAME: &str = "fx";
 
 /// Restarts that a test need not wait for.
 pub(super) const QUICK: [&str; 4] = ["--restart-initial", "100ms", "--restart-cap", "100ms"];
 
-/// Runs a command as soon as no file `barred` is in the way.
+/// Runs a command once the file `barred` does not exist.
 pub(super) const BEHIND_A_BAR: [&str; 4] =
     ["sh", "-c", r#"while test -e barred; do sleep 0.02; done; exec "$@""#, "sh"];
 
-/// How the server behind Mainstay speaks.
+/// The transport of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wire {
     Stdio,
@@ -41,7 +41,7 @@ pub(super) struct Setup {
 impl Setup {
     /// Runs the fixture server, until it is ready.
     pub(super) fn new(wire: Wire, options: &[&str], flags: &[&str]) -> Self {
-        Self::in_env(stage(), wire, options, flags)
+        Self::in_env(test_env(), wire, options, flags)
     }
 
     /// The same, where files have been put already.
@@ -83,7 +83,7 @@ impl Setup {
         Client::connect_all(&self.env, &self.url)
     }
 
-    /// Opens a session that is spoken by hand.
+    /// Opens a session over raw HTTP.
     pub(super) fn raw(&self) -> Raw {
         Raw::open(&self.url)
     }
@@ -100,13 +100,13 @@ impl Setup {
         self.env.once(NAME, "was seen to be dead", |now| now["pid"] != before["pid"]);
     }
 
-    /// Kills the server, which stays down until it is let up.
+    /// Kills the server, which stays down until it is allowed to start.
     pub(super) fn take_down(&self) {
         bar(&self.env);
         self.kill();
     }
 
-    /// Asserts that the server is still down, and lets it come up.
+    /// Asserts that the server is still down, and allows it to start.
     #[track_caller]
     pub(super) fn let_up(&self) {
         assert_ne!(self.server()["status"], "running");
@@ -141,7 +141,7 @@ impl Setup {
 }
 
 /// Where interpreters are found, and the listener takes any port.
-pub(super) fn stage() -> TestEnv {
+pub(super) fn test_env() -> TestEnv {
     environment().with_var("MAINSTAY_LISTEN", "127.0.0.1:0")
 }
 

@@ -1,4 +1,4 @@
-//! Many sessions at one server: each hears what is meant for it, and nothing else.
+//! Many sessions of one server: each receives its own messages only.
 
 use serde_json::{Value, json};
 
@@ -126,7 +126,7 @@ fn isolated_sessions_have_separate_runs() {
     busy.text();
 
     crate::env::kill(pids[0], rustix::process::Signal::KILL);
-    assert_eq!(two.text("pid", &json!({})), pids[1].to_string(), "the other goes on");
+    assert_eq!(two.text("pid", &json!({})), pids[1].to_string(), "the other continues");
     let next: u32 = one.text("pid", &json!({})).parse().unwrap();
     assert_ne!(next, pids[0]);
     one.assert_clean();
@@ -150,7 +150,7 @@ fn the_newest_stream_wins() {
     assert_eq!(first.message(), None, "the older one ends, and cleanly");
     let touch = json!({"name": "touch", "arguments": uri});
     other.ask(1, "tools/call", &touch);
-    let received = second.message().expect("the newer one goes on");
+    let received = second.message().expect("the newer one continues");
     assert_eq!((&received["method"], &received["params"]["uri"]), (&json!(UPDATED), &uri["uri"]));
 
     drop(second);

@@ -1,4 +1,4 @@
-//! The clients without Mainstay between: tells a broken installation from a broken proxy.
+//! The clients without Mainstay: distinguishes a broken installation from a broken proxy.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::client::{Client, End, Sdk, names};
 use super::raw::{BOTH, Raw, request};
-use super::setup::stage;
+use super::setup::test_env;
 use crate::env::fixture;
 
 /// A fixture server that listens by itself, until it is dropped.
@@ -41,7 +41,7 @@ impl Drop for Listening {
 
 #[test]
 fn clients_work_without_mainstay() {
-    let env = stage();
+    let env = test_env();
     let listening = Listening::start("127.0.0.1:0");
     for client in Client::connect_all(&env, &listening.url()) {
         use_it(client);
@@ -50,7 +50,7 @@ fn clients_work_without_mainstay() {
 
 #[test]
 fn stdio_clients_work_without_mainstay() {
-    let env = stage();
+    let env = test_env();
     for sdk in Sdk::PROGRAMS {
         use_it(Client::connect_stdio(&env, sdk, &[&fixture()]));
     }

@@ -1,4 +1,4 @@
-//! A daemon that is not there just when it is needed.
+//! Requests while no daemon is running.
 
 use std::io::ErrorKind;
 use std::net::TcpStream;
@@ -15,14 +15,14 @@ use crate::env::{is_alive, kill, pid_of, until, until_dead};
 use crate::proxy::client::text_of;
 use crate::proxy::raw::{BOTH, call};
 
-/// For how long a daemon is away.
+/// How long no daemon is running.
 const AWAY: Duration = Duration::from_millis(300);
 
 #[test]
 fn requests_without_a_daemon_are_answered_by_the_next() {
     let setup = Setup::new(&[], &[]);
     let session = setup.raw();
-    // It comes back itself, or another one in its place.
+    // Either it continues, or another one is started.
     for (round, back) in [(1, Signal::CONT), (2, Signal::KILL)] {
         let daemon = setup.env.daemon();
         kill(daemon, Signal::STOP);

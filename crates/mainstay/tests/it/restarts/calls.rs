@@ -1,4 +1,4 @@
-//! Calls and streams that are open when the daemon goes, spoken by hand.
+//! Raw HTTP calls and streams that are open when the daemon ends.
 
 use std::fs;
 use std::thread;
@@ -95,7 +95,7 @@ fn output_without_a_daemon_is_delivered_once() {
     let mut resumed = session.get(Some(&listening.id));
     assert_eq!(resumed.status, 200);
     let uri =
-        |received: Option<Value>| received.expect("the stream goes on")["params"]["uri"].clone();
+        |received: Option<Value>| received.expect("the stream continues")["params"]["uri"].clone();
     assert_eq!(uri(resumed.message()), missed);
     assert_eq!(text_of(&touching.resumed(&other)["result"], 0), "touched");
     for (id, touched) in [(2, &next), (3, &last)] {
@@ -106,7 +106,7 @@ fn output_without_a_daemon_is_delivered_once() {
     setup.assert_server_kept();
 }
 
-/// They are not written down, so they are waited for.
+/// They are not recorded, so a reload waits for them.
 #[test]
 fn calls_of_the_command_line_are_answered_before_a_reload() {
     let env = TestEnv::new();
@@ -153,7 +153,7 @@ fn clients_of_all_versions_keep_their_connections_at_reloads() {
     assert_eq!(lines(&counted), 8, "each was executed once");
     say(&sessions[0], 3, "touch", &json!({"uri": uri}));
     for mut stream in listening {
-        let received = stream.message().expect("the stream goes on");
+        let received = stream.message().expect("the stream continues");
         assert_eq!(received["method"], "notifications/resources/updated");
     }
     setup.assert_server_kept();
@@ -166,8 +166,8 @@ fn an_http_server_is_kept_and_executes_nothing_twice() {
     }
 }
 
-/// The server's answer comes on a connection of the old daemon, which stays for it at a reload. If it is
-/// lost with a daemon that was killed, that is said.
+/// The server's answer arrives on a connection of the old daemon, which stays for it at a reload. If it is lost with a
+/// killed daemon, the client gets an error.
 fn http_server_kept(blow: Blow) {
     let env = TestEnv::new();
     let effects = env.work().join("effects");
@@ -252,7 +252,7 @@ fn calls_of_an_http_server_are_finished_by_the_old_daemon_after_reloads() {
     assert!(!log.contains("hangs") && !log.contains("not ours"), "old daemons supervise: {log}");
 }
 
-/// The old daemon tells the one after the next.
+/// The old daemon passes the answer to the daemon after the next.
 #[test]
 fn a_call_of_an_http_server_survives_the_death_of_the_new_daemon() {
     let env = TestEnv::new();
@@ -271,7 +271,7 @@ fn a_call_of_an_http_server_survives_the_death_of_the_new_daemon() {
     assert_eq!(lines(&effects), 1);
 }
 
-/// A batch has no event id, and its requests are not written down.
+/// A batch has no event id, and its requests are not recorded.
 #[test]
 fn a_batch_is_waited_for() {
     let setup = Setup::new(&[], &[]);

@@ -1,4 +1,4 @@
-//! What is reported when no daemon is left, or no new one comes.
+//! Messages while daemons keep failing.
 
 use std::fs;
 use std::path::PathBuf;
@@ -39,7 +39,7 @@ fn a_daemon_that_keeps_failing_can_be_stopped() {
     assert_snapshot!(env.run(["daemon", "stop"]), @"
     exit: 0
     --- stderr
-    the daemon did not respond; it is stopped, and its servers run on; correct what `mainstay doctor` reports, then `mainstay daemon stop` ends them
+    the daemon did not respond; it is stopped, and its servers keep running; fix what `mainstay doctor` reports, then `mainstay daemon stop` stops them
     ");
     until_dead(pid(&about, "holder"));
     assert_snapshot!(env.run(["daemon", "status"]), @"

@@ -1,4 +1,4 @@
-//! The holder dies, both die, or no daemon can live.
+//! The holder dies, both die, or no daemon can start.
 
 use std::fs;
 use std::process::Stdio;
@@ -39,7 +39,7 @@ fn a_killed_holder_is_replaced() {
     setup.assert_server_kept();
 }
 
-/// Whatever the hand-over has come to, one of the two daemons goes on, or a third one does.
+/// At every step of the hand-over, one of the two daemons continues, or a third one does.
 #[test]
 fn a_holder_that_is_killed_during_a_reload_leaves_a_daemon() {
     let setup = Setup::new(&[], &[]);
@@ -49,7 +49,7 @@ fn a_holder_that_is_killed_during_a_reload_leaves_a_daemon() {
         let (_, holder) = setup.mainstay();
         let mut reload = setup.env.command(["daemon", "reload"]);
         let mut reload = reload.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        // Each round another moment is met; which one does not matter to what must be.
+        // Each round kills at another moment; the result must be the same.
         thread::sleep(Duration::from_millis(round * 30));
         kill(holder, Signal::KILL);
         until_dead(holder);

@@ -59,7 +59,7 @@ fn a_changed_config_file_moves_the_listener_and_a_broken_one_changes_nothing() {
         let refused = setup.env.run(["daemon", "reload"]);
         assert_eq!(refused.code, 1, "{refused}");
         assert!(refused.stderr.contains(why), "{refused}");
-        assert_eq!(setup.env.daemon(), daemon, "the old one goes on");
+        assert_eq!(setup.env.daemon(), daemon, "the old one continues");
     }
     drop(taken);
     assert_eq!(say(&session, 2, "count", &json!({})), "2");

@@ -1,4 +1,4 @@
-//! The file of sessions is lost, or a part of it, and clients go on.
+//! The file of sessions is lost, or a part of it, and sessions survive.
 
 use std::fs;
 

@@ -1,8 +1,7 @@
 //! Mainstay itself dies, is replaced or cannot start, in the middle of traffic.
 //!
-//! Every story has a Mainstay of its own ([`setup`]). Its client speaks HTTP by hand, or is an official
-//! SDK ([`real`]). What a story must see while no daemon is there is made certain by stopping
-//! processes, not by being quick.
+//! Every test has its own Mainstay ([`setup`]). Its client sends raw HTTP, or is an official SDK ([`real`]). Tests stop
+//! processes to make sure that something happens without a daemon; none depends on timing.
 
 mod absent;
 mod calls;

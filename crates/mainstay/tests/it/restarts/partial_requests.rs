@@ -1,4 +1,4 @@
-//! Requests of which a daemon that gives way has only a half.
+//! Requests of which a daemon has read only a part when it is replaced.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -26,8 +26,8 @@ fn a_request_with_half_a_head_at_a_reload_is_answered() {
     answered(|head, _| head / 2);
 }
 
-/// Sends as much of a request as `part` says, given the lengths of its head and its body, then the
-/// rest when the daemon has begun to give way.
+/// Sends a part of a request, whose length `part` computes from the lengths of head and body, and the rest when the
+/// daemon has begun to hand over.
 fn answered(part: fn(usize, usize) -> usize) {
     let setup = Setup::new(&[], &[]);
     let session = setup.raw();
@@ -37,7 +37,7 @@ fn answered(part: fn(usize, usize) -> usize) {
     let mut stream = TcpStream::connect(setup.address()).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
     stream.write_all(first.as_bytes()).unwrap();
-    // Whoever comes later is served later, so now the daemon has that half.
+    // Later requests are read later, so the daemon has read that part now.
     session.ask(1, "ping", &json!({}));
 
     let mut reload = setup.env.command(["daemon", "reload"]);

@@ -1,4 +1,4 @@
-//! Real clients in sessions that outlive the daemon.
+//! Real clients in sessions that survive the daemon.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -14,11 +14,11 @@ use crate::real_servers::environment;
 /// Calls that a client makes at most while daemons come and go.
 const CALLS: u64 = 5_000;
 
-/// How many reloads they live through.
+/// The number of reloads.
 const RELOADS: usize = 10;
 
-/// How long calls are under way before anything happens: well past the 150 ms after which they are to
-/// outlive the daemon. Some clients are given a head before.
+/// How long calls are in flight before the daemon is killed: well past the 150 ms after which they survive it. Some
+/// clients get the head of the response earlier.
 const UNDER_WAY: Duration = Duration::from_millis(600);
 
 #[test]

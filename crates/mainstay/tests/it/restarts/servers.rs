@@ -1,4 +1,4 @@
-//! What becomes of servers that are no plain case.
+//! Crash loops and isolated sessions across restarts of the daemon.
 
 use rustix::process::Signal;
 use serde_json::json;
@@ -35,10 +35,10 @@ fn the_next_daemon_continues_the_restart_counter() {
             assert_eq!(still[field], gave_up[field], "{blow:?}: {field}");
         }
     }
-    assert_eq!(lines(&starts), 4, "no daemon begins anew");
+    assert_eq!(lines(&starts), 4, "no daemon starts from zero");
 }
 
-/// The run that belongs to one session is taken up with it.
+/// The run of one session is recovered with it.
 #[test]
 fn an_isolated_session_keeps_its_own_run() {
     let setup = Setup::new(&["--isolate"], &[]);

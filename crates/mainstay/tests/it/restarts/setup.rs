@@ -1,4 +1,4 @@
-//! What the stories are played in, and what befalls the daemon in them.
+//! The set-up of a test, and the ways in which its daemon ends.
 
 use std::fs;
 use std::io;
@@ -17,19 +17,19 @@ use crate::env::{TestEnv, fixture, kill, until_dead};
 use crate::proxy::client::text_of;
 use crate::proxy::raw::{Raw, parts};
 
-/// The server's name in every story.
+/// The server's name in every test.
 pub(super) const NAME: &str = "fx";
 
-/// How long slow calls take: longer than a daemon is away.
+/// How long slow calls take: longer than a restart of the daemon.
 pub(super) const SLOW: u64 = 2_500;
 
-/// How often someone connects who does nothing else.
+/// The pause between two connections.
 const KNOCK_EVERY: Duration = Duration::from_millis(5);
 
-/// How often at most, should nobody end it.
+/// The maximum number of connections.
 const KNOCKS: usize = 10_000;
 
-/// What befalls a daemon.
+/// How a daemon ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Blow {
     Kill,
@@ -39,7 +39,7 @@ pub(super) enum Blow {
 impl Blow {
     pub(super) const ALL: [Self; 2] = [Self::Kill, Self::Reload];
 
-    /// Befalls the daemon, and returns when the next one serves.
+    /// Ends the daemon, and returns when the next one serves.
     pub(super) fn strike(self, env: &TestEnv) {
         let old = env.daemon();
         match self {
@@ -78,12 +78,12 @@ impl Setup {
         Self { env, url, server }
     }
 
-    /// Opens a session that is spoken by hand.
+    /// Opens a session over raw HTTP.
     pub(super) fn raw(&self) -> Raw {
         Raw::open(&self.url)
     }
 
-    /// Where the server's URL leads.
+    /// The address in the server's URL.
     pub(super) fn address(&self) -> String {
         parts(&self.url).0
     }
@@ -99,7 +99,7 @@ impl Setup {
         (pid("pid"), pid("holder"))
     }
 
-    /// Asserts that the server is the very process it was, and was never started again.
+    /// Asserts that the server still has the same process.
     #[track_caller]
     pub(super) fn assert_server_kept(&self) {
         let now = self.env.server(NAME);
@@ -122,7 +122,7 @@ pub(super) fn lines(path: &Path) -> usize {
     fs::read_to_string(path).unwrap_or_default().lines().count()
 }
 
-/// Someone who connects all the time, and does nothing else.
+/// A client that connects continuously and sends nothing.
 pub(crate) struct Knocker {
     enough: Arc<AtomicBool>,
     thread: JoinHandle<(usize, Vec<io::Error>)>,
@@ -154,7 +154,7 @@ impl Knocker {
         Self { enough, thread }
     }
 
-    /// Ends it, and asserts that every connect was welcome.
+    /// Ends it, and asserts that no connection was refused.
     #[track_caller]
     pub(crate) fn was_always_welcome(self) {
         self.enough.store(true, Ordering::Relaxed);

@@ -110,7 +110,7 @@ fn a_server_whose_shim_accepts_no_connections_is_replaced() {
     let setup = Setup::new(&["--stop-timeout", "1s"], &[]);
     let session = setup.raw();
     let shim = shim_of(&setup.server);
-    // A socket on which nobody listens.
+    // A socket without a listener.
     let deaf = setup.env.mainstay_home().join("deaf.sock");
     drop(UnixListener::bind(&deaf).unwrap());
     fs::rename(deaf, run_dir(&setup).join("runs").join(NAME).join("1/shim.sock")).unwrap();

@@ -66,7 +66,7 @@ fn mainstays(setup: &Setup) -> BTreeSet<u32> {
     setup.env.processes().into_iter().filter(|pid| is_alive(*pid)).filter(is_one).collect()
 }
 
-/// A server that sends half a message into descriptor 3 when it is reported to.
+/// A server that sends half a message into descriptor 3 on request.
 fn run_leaky(setup: &Setup) -> u32 {
     let send = "( while ! [ -e send ]; do sleep 0.05; done
         if printf '\\010\\377' >&3; then echo alive; else echo dead; fi > result ) &

@@ -1,7 +1,6 @@
-//! A Mainstay that is installed in a place of its own, and other versions of it.
+//! A separately installed Mainstay, and other versions of it.
 //!
-//! Another version is the built program with some bytes changed for as many others: it is as real as the
-//! first one, and needs no hook in it.
+//! Another version is the built program with some bytes replaced, so that the program needs no hooks for tests.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -16,10 +15,10 @@ use crate::env::{Output, TestEnv, fixture, patiently, until};
 pub(crate) const OLD: &str = env!("CARGO_PKG_VERSION");
 pub(crate) const NEW: &str = "9.9.9";
 
-/// How a version is bad.
+/// The defect of a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flaw {
-    /// It rehearses, but does not know the words by which a holder starts a daemon.
+    /// It passes the trial run, but does not know the arguments by which a holder starts a daemon.
     NeverPrepared,
     /// It prepares to take over, and then cannot open its socket.
     NeverReady,
@@ -86,7 +85,7 @@ impl Setup {
         self.run(&["update", "--from", from.to_str().unwrap()])
     }
 
-    /// An update that must be refused, without a trace.
+    /// An update that must be refused without changes.
     #[track_caller]
     pub(super) fn refused(&self, from: &Path) -> String {
         let before = self.files();
@@ -153,7 +152,7 @@ impl Setup {
         self.file("newer", &version(NEW))
     }
 
-    /// A newer version that is no good.
+    /// A newer version with a defect.
     pub(super) fn flawed(&self, flaw: Flaw) -> PathBuf {
         let mut bytes = version(NEW);
         match flaw {
@@ -176,7 +175,7 @@ pub(crate) fn version(version: &str) -> Vec<u8> {
     bytes
 }
 
-/// Puts other words in the place of these, wherever they are.
+/// Replaces all occurrences of a text by another one of the same length.
 fn patch(bytes: &mut [u8], from: &str, to: &str) {
     let (from, to) = (from.as_bytes(), to.as_bytes());
     assert_eq!(from.len(), to.len());

@@ -22,7 +22,7 @@ const RUNNER: &str = r#"
     f "$1"
 "#;
 
-/// A server called `loose`, from which a process escapes when it is reported to, and a well-behaved one beside it.
+/// A server called `loose`, from which a process escapes on request, and a well-behaved one beside it.
 struct Setup {
     bystander: Bystander,
     first: Value,

@@ -1,4 +1,4 @@
-//! Calls that are made all the time, while something befalls the daemon.
+//! Continuous calls while the daemon is restarted or replaced.
 
 use std::io::ErrorKind;
 use std::process::Command;
@@ -19,26 +19,25 @@ const WELL: u64 = 20;
 /// How many calls it makes at most until then.
 const CALLS: u64 = 20_000;
 
-/// Who makes one call after the other, in one session.
+/// Makes one call after the other, in one session.
 pub(super) trait Caller: Send {
     /// The answer, or none if the call was cut and may be so.
     fn ask(&mut self, request: &Value) -> Option<Value>;
 }
 
-/// One over HTTP, of whom no call may be refused or cut.
+/// A caller over HTTP whose calls must not be refused or cut.
 impl Caller for &Raw {
     fn ask(&mut self, request: &Value) -> Option<Value> {
         Some(self.answered(request))
     }
 }
 
-/// One over HTTP who connects again while nobody listens, and whose calls may be cut before there is an
-/// event stream.
+/// A caller over HTTP that reconnects while nothing listens. Its calls may be cut before there is an event stream.
 pub(super) struct Patient<'a>(pub(super) &'a Raw);
 
 impl Caller for Patient<'_> {
     fn ask(&mut self, request: &Value) -> Option<Value> {
-        until("somebody listens", || {
+        until("a daemon listens", || {
             let error = match self.0.try_answered(request) {
                 Ok(answer) => return Some(Some(answer)),
                 Err(error) => error,
@@ -87,7 +86,7 @@ impl Caller for Connected {
     }
 }
 
-/// What became of the calls of a server that counts them.
+/// The results of the calls of a server that counts them.
 #[derive(Debug, Default)]
 pub(super) struct Load {
     /// What it answered.
@@ -98,7 +97,7 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// Lets everybody call while this happens, and well before and after it. No answer may be a bad one.
+    /// Lets all callers call before, during and after this. No answer may be an error.
     pub(super) fn through(&mut self, callers: &mut [&mut dyn Caller], happen: impl FnOnce()) {
         let first_id = self.last_id + 1;
         self.last_id += CALLS;
