@@ -17,7 +17,6 @@ use serde_json::Value;
 
 use crate::cli;
 use crate::context::Context;
-use crate::error::CliError;
 use crate::remote::Remote;
 
 /// The variable with which the script asks for completions.
@@ -102,10 +101,7 @@ fn tools(server: Option<&ServerName>) -> Vec<CompletionCandidate> {
 fn ask<T: DeserializeOwned>(request: &Request) -> Option<T> {
     let asked = async {
         let remote = Remote::of(&Context::from_process()?)?;
-        match remote.probe().await? {
-            Some(connection) => remote.finish(connection.call(request).await).map(Some),
-            None => Ok::<_, CliError>(None),
-        }
+        remote.call_if_running(request).await
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     let answer = runtime.block_on(async { tokio::time::timeout(LIMIT, asked).await });

@@ -178,7 +178,7 @@ impl Remote {
 
     /// Connects to the daemon if there is one. Never starts it. While a holder has the lock of the instance, the
     /// socket is absent only for a moment: it was removed and is bound again, or its daemon is ending.
-    pub(crate) async fn probe(&self) -> Result<Option<Connection>, CliError> {
+    async fn probe(&self) -> Result<Option<Connection>, CliError> {
         let deadline = Instant::now() + Grace::default().total;
         loop {
             match connect_if_present(&|| self.dial(), self.short_grace()).await {
@@ -191,12 +191,20 @@ impl Remote {
         }
     }
 
-    /// Asks the daemon about itself, if there is one. Never starts it.
-    pub(crate) async fn inspect(&self) -> Result<Option<DaemonInfo>, CliError> {
+    /// Sends a request to the daemon if there is one. Never starts it.
+    pub(crate) async fn call_if_running<T: DeserializeOwned>(
+        &self,
+        request: &Request,
+    ) -> Result<Option<T>, CliError> {
         match self.probe().await? {
-            Some(connection) => self.finish(connection.call(&Request::Daemon).await).map(Some),
+            Some(connection) => self.finish(connection.call(request).await).map(Some),
             None => Ok(None),
         }
+    }
+
+    /// Requests the status of the daemon if there is one. Never starts it.
+    pub(crate) async fn inspect(&self) -> Result<Option<DaemonInfo>, CliError> {
+        self.call_if_running(&Request::Daemon).await
     }
 
     /// Why the last daemons failed, if no other one has served since.
@@ -210,7 +218,7 @@ impl Remote {
     }
 
     /// Adds the socket to the error of a request.
-    pub(crate) fn finish<T>(&self, answer: Result<T, CallError>) -> Result<T, CliError> {
+    fn finish<T>(&self, answer: Result<T, CallError>) -> Result<T, CliError> {
         answer.map_err(|error| self.error(error))
     }
 

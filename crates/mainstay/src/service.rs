@@ -19,7 +19,6 @@ use std::process::{Command, Output, Stdio};
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
-use mainstay_core::with_causes;
 use serde::Serialize;
 
 use self::plan::{Refusal, Step};
@@ -69,50 +68,6 @@ pub(crate) enum Activity {
     Failed,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ServiceError {
-    #[error("the systemd of your login session cannot be reached: {0}")]
-    NoSystemd(String),
-    #[error("`{command}` failed: {output}")]
-    Command { command: String, output: String },
-    #[error(
-        "{what} contains control characters or is not valid UTF-8, so it cannot be written into a unit"
-    )]
-    Unwritable { what: String },
-    #[error("HOME is not an absolute path, so there is no directory for the unit")]
-    NoHome,
-    #[error("{refusal}")]
-    Refused { refusal: Refusal, help: String },
-    #[error("`{}` cannot be {action}", path.display())]
-    File { path: PathBuf, action: &'static str, source: io::Error },
-}
-
-impl ServiceError {
-    fn help(&self) -> Option<String> {
-        match self {
-            Self::NoSystemd(_) => Some(format!(
-                "the service needs systemd and a login session: log in directly, not with `su` or `sudo`; \
-                 without systemd, {WITHOUT_SYSTEMD}"
-            )),
-            Self::Command { .. } => {
-                Some("see `journalctl --user --unit mainstay --lines 20`".to_owned())
-            }
-            Self::Unwritable { .. } => {
-                Some("choose another path, or unset the variable".to_owned())
-            }
-            Self::NoHome => Some("set HOME".to_owned()),
-            Self::Refused { help, .. } => Some(help.clone()),
-            Self::File { .. } => None,
-        }
-    }
-}
-
-impl From<ServiceError> for CliError {
-    fn from(error: ServiceError) -> Self {
-        Self::Failed { message: with_causes(&error), help: error.help() }
-    }
-}
-
 /// Runs a program to its end. The first argument is its name.
 type RunProgram = Box<dyn Fn(&[&str]) -> io::Result<Output>>;
 
@@ -128,10 +83,14 @@ impl Service {
         program: &Path,
         state_dir: &Path,
         var: impl Fn(&str) -> Option<OsString>,
-    ) -> Result<Self, ServiceError> {
+    ) -> Result<Self, CliError> {
         let dir = |name| var(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let config = dir("XDG_CONFIG_HOME").or_else(|| Some(dir("HOME")?.join(".config")));
-        let path = config.ok_or(ServiceError::NoHome)?.join("systemd/user").join(UNIT);
+        let no_home = || {
+            let message = "HOME is not an absolute path, so there is no directory for the unit";
+            CliError::failed(message, "set HOME")
+        };
+        let path = config.ok_or_else(no_home)?.join("systemd/user").join(UNIT);
         Ok(Self { path, unit: unit::unit(program, state_dir, var)?, run: Box::new(run_program) })
     }
 
@@ -152,7 +111,7 @@ impl Service {
         name.into()
     }
 
-    pub(crate) fn unit_state(&self) -> Result<UnitState, ServiceError> {
+    pub(crate) fn unit_state(&self) -> Result<UnitState, CliError> {
         let installed = match fs::read(&self.path) {
             Ok(bytes) => Some(String::from_utf8_lossy(&bytes).into_owned()),
             // A dangling link was made by the user.
@@ -165,11 +124,11 @@ impl Service {
     }
 
     /// Asks systemd. Fails if there is none.
-    pub(crate) fn state(&self) -> Result<ServiceState, ServiceError> {
+    pub(crate) fn state(&self) -> Result<ServiceState, CliError> {
         let output = (self.run)(&["systemctl", "--user", "show", PROPERTIES, UNIT])
-            .map_err(|error| ServiceError::NoSystemd(format!("`systemctl`: {error}")))?;
+            .map_err(|error| no_systemd(&format!("`systemctl`: {error}")))?;
         if !output.status.success() {
-            return Err(ServiceError::NoSystemd(failure(&output)));
+            return Err(no_systemd(&failure(&output)));
         }
         let properties = String::from_utf8_lossy(&output.stdout);
         Ok(ServiceState { lingers: self.lingers(), ..service_state(&properties) })
@@ -186,7 +145,7 @@ impl Service {
     }
 
     /// Executes the part of a step that belongs to the disk and to systemd.
-    pub(crate) fn execute(&self, step: Step) -> Result<(), ServiceError> {
+    pub(crate) fn execute(&self, step: Step) -> Result<(), CliError> {
         match step {
             Step::KeepOld => fs::rename(&self.path, self.old_unit())
                 .map_err(|source| self.file_error("renamed", source)),
@@ -211,7 +170,7 @@ impl Service {
         }
     }
 
-    pub(crate) fn refused(&self, refusal: Refusal) -> ServiceError {
+    pub(crate) fn refused(&self, refusal: Refusal) -> CliError {
         let help = match refusal {
             Refusal::Masked => "`systemctl --user unmask mainstay` unmasks it".to_owned(),
             Refusal::Edited => format!(
@@ -225,7 +184,7 @@ impl Service {
                     .to_owned()
             }
         };
-        ServiceError::Refused { refusal, help }
+        CliError::failed(refusal.to_string(), help)
     }
 
     /// Replaces the unit atomically.
@@ -240,9 +199,12 @@ impl Service {
         File::open(dir)?.sync_all()
     }
 
-    fn systemctl(&self, args: &[&str]) -> Result<(), ServiceError> {
+    fn systemctl(&self, args: &[&str]) -> Result<(), CliError> {
         let command = [&["systemctl", "--user"], args].concat();
-        let failed = |output| ServiceError::Command { command: command.join(" "), output };
+        let failed = |output: String| {
+            let message = format!("`{}` failed: {output}", command.join(" "));
+            CliError::failed(message, "see `journalctl --user --unit mainstay --lines 20`")
+        };
         match (self.run)(&command) {
             Ok(output) if output.status.success() => Ok(()),
             Ok(output) => Err(failed(failure(&output))),
@@ -250,9 +212,19 @@ impl Service {
         }
     }
 
-    fn file_error(&self, action: &'static str, source: io::Error) -> ServiceError {
-        ServiceError::File { path: self.path.clone(), action, source }
+    fn file_error(&self, action: &str, source: io::Error) -> CliError {
+        CliError::io(format!("`{}` cannot be {action}", self.path.display()))(source)
     }
+}
+
+fn no_systemd(why: &str) -> CliError {
+    CliError::failed(
+        format!("the systemd of your login session cannot be reached: {why}"),
+        format!(
+            "the service needs systemd and a login session: log in directly, not with `su` or `sudo`; \
+             without systemd, {WITHOUT_SYSTEMD}"
+        ),
+    )
 }
 
 fn run_program(command: &[&str]) -> io::Result<Output> {

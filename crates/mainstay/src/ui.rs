@@ -72,12 +72,16 @@ impl Ui {
         answer: &T,
         human: impl FnOnce(&T) -> String,
     ) -> Result<(), CliError> {
-        let text = if json {
-            serde_json::to_string_pretty(answer).map_err(|source| CliError::Garbled { source })?
-        } else {
-            human(answer)
-        };
+        if json {
+            return self.json(answer);
+        }
+        let text = human(answer);
         if text.is_empty() { Ok(()) } else { self.print(text) }
+    }
+
+    pub(crate) fn json(&mut self, answer: &impl Serialize) -> Result<(), CliError> {
+        let json = serde_json::to_string_pretty(answer);
+        self.print(json.map_err(|source| CliError::Garbled { source })?)
     }
 
     /// Prints items of a stream, one per line.

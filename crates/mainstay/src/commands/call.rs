@@ -55,7 +55,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let result: Value = ctx.ask_within(args.timeout, &args.name, &waiting, &request).await?;
     let failed = result.get("isError").and_then(Value::as_bool).unwrap_or_default();
     if args.json {
-        ctx.ui.answer(true, &result, content)?;
+        ctx.ui.json(&result)?;
     } else if !failed {
         ctx.ui.data(&format!("{}\n", content(&result)))?;
     } else {

@@ -92,7 +92,7 @@ pub(crate) async fn start(
         }
     }
     if json {
-        ctx.ui.answer(true, &outcomes, |_| String::new())?;
+        ctx.ui.json(&outcomes)?;
     }
     failed(failures)
 }

@@ -113,7 +113,7 @@ async fn change(
     };
     let reports = if ids.is_empty() { Vec::new() } else { carry_out(change, &ids, ctx).await? };
     if json {
-        ctx.ui.answer(true, &reports, |_| String::new())?;
+        ctx.ui.json(&reports)?;
     } else {
         for line in messages(change, &ids, &reports, ctx.caller.home().as_deref()) {
             ctx.ui.message(line);

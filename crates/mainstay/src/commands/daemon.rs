@@ -265,18 +265,19 @@ pub(super) async fn shut_down(remote: &Remote, keep_servers: bool) -> Result<boo
     let Some(daemon) = remote.inspect().await? else { return Ok(false) };
     // The holder ends after its daemon.
     let ending = ProcessHandle::open(daemon.holder.unwrap_or(daemon.pid));
-    let Some(connection) = remote.probe().await? else { return Ok(true) };
-    let request = Request::Shutdown { keep_servers };
-    let _null: IgnoredAny = remote.finish(connection.call(&request).await)?;
+    let stopping: Option<IgnoredAny> =
+        remote.call_if_running(&Request::Shutdown { keep_servers }).await?;
     match ending {
-        Some(ending) if !ending.wait_exit(STOP_COMMAND).await => Err(CliError::failed(
-            format!(
-                "the daemon (pid {}) has not stopped within {} s",
-                daemon.pid,
-                STOP_COMMAND.as_secs()
-            ),
-            format!("see its log: {}", daemon.log.display()),
-        )),
+        Some(ending) if stopping.is_some() && !ending.wait_exit(STOP_COMMAND).await => {
+            Err(CliError::failed(
+                format!(
+                    "the daemon (pid {}) has not stopped within {} s",
+                    daemon.pid,
+                    STOP_COMMAND.as_secs()
+                ),
+                format!("see its log: {}", daemon.log.display()),
+            ))
+        }
         Some(_) | None => Ok(true),
     }
 }

@@ -73,13 +73,6 @@ fn interrupted() -> CliError {
     CliError::Failed { message: "interrupted; everything is removed again".to_owned(), help: None }
 }
 
-/// When the daemon noticed the kill, and when it started the next process.
-#[derive(Debug, PartialEq, Eq)]
-struct Recovery {
-    noticed: Duration,
-    started: Duration,
-}
-
 struct Demo<'a> {
     remote: Remote,
     ui: &'a mut Ui,
@@ -126,7 +119,7 @@ impl Demo<'_> {
         }
         self.print_result(&format!("20 + 22 = {sum} (from pid {second})"))?;
         self.print_result(&format!("still session {session}: no error, no second `initialize`"))?;
-        if let Some(Recovery { noticed, started }) = self.recovery(&name, killed_at).await? {
+        if let Some((noticed, started)) = self.recovery(&name, killed_at).await? {
             self.ui.print(format!(
                 "\n{:>7} from the kill until Mainstay noticed it\n{:>7} until a new process was started",
                 millis(noticed),
@@ -151,7 +144,7 @@ impl Demo<'_> {
         &self,
         name: &ServerName,
         killed_at: Timestamp,
-    ) -> Result<Option<Recovery>, CliError> {
+    ) -> Result<Option<(Duration, Duration)>, CliError> {
         let mut events = Vec::new();
         let request = Request::Events { name: Some(name.clone()), tail: None, follow: false };
         self.remote
@@ -210,13 +203,11 @@ fn kill(pid: u32) -> Result<(), CliError> {
         .map_err(|error| CliError::io("the server cannot be killed")(error.into()))
 }
 
-fn recovery(events: &[EventRecord], killed_at: Timestamp) -> Option<Recovery> {
+/// When the daemon noticed the kill, and when it started the next process.
+fn recovery(events: &[EventRecord], killed_at: Timestamp) -> Option<(Duration, Duration)> {
     let ended = events.iter().position(|event| event.event == "ended")?;
     let started = events[ended..].iter().find(|event| event.event == "started")?;
-    Some(Recovery {
-        noticed: since(killed_at, events[ended].at),
-        started: since(killed_at, started.at),
-    })
+    Some((since(killed_at, events[ended].at), since(killed_at, started.at)))
 }
 
 fn millis(duration: Duration) -> String {
@@ -248,8 +239,7 @@ mod tests {
             event(1_003, "x"),
             event(1_009, "started"),
         ];
-        let expected =
-            Recovery { noticed: Duration::from_millis(3), started: Duration::from_millis(9) };
+        let expected = (Duration::from_millis(3), Duration::from_millis(9));
         assert_eq!(recovery(&events, at(1_000)), Some(expected));
         assert_eq!(recovery(&events[..3], at(1_000)), None);
     }

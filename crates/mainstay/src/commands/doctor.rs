@@ -60,6 +60,11 @@ impl Check {
         Self { name: name.into(), level, detail: detail.into(), help: None }
     }
 
+    /// A failed check with the help of an error, if it has one.
+    fn failed(name: &str, detail: impl Into<String>, help: Option<String>) -> Self {
+        Self { help, ..Self::new(name, Level::Fail, detail) }
+    }
+
     fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
@@ -113,9 +118,8 @@ async fn examine(ctx: &Context) -> Result<Vec<Check>, CliError> {
     checks.extend(callers_check(effective));
     checks.push(engine_check(&ctx.caller, &Disk));
     if let Ok(Some(_)) = daemon
-        && let Some(connection) = remote.probe().await?
+        && let Some(servers) = remote.call_if_running::<Vec<ServerInfo>>(&Request::List).await?
     {
-        let servers: Vec<ServerInfo> = remote.finish(connection.call(&Request::List).await)?;
         let found: Vec<Check> = servers.iter().map(server_check).collect();
         let failing = servers.iter().zip(&found).filter(|(_, check)| check.level != Level::Ok);
         let failing: Vec<&str> = failing.map(|(server, _)| server.name.as_str()).collect();

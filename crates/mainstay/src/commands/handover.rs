@@ -108,14 +108,11 @@ pub(super) async fn hand_over(
 
 /// Requests a new daemon. The answer arrives when it is prepared and the old one hands over.
 async fn ask(remote: &Remote, request: &Request) -> Result<(), CliError> {
-    let Some(connection) = remote.probe().await? else {
-        return Err(CliError::failed(
-            "the daemon has ended meanwhile",
-            "start it with `mainstay daemon start`",
-        ));
-    };
-    let _null: IgnoredAny = remote.finish(connection.call(request).await)?;
-    Ok(())
+    let answer: Option<IgnoredAny> = remote.call_if_running(request).await?;
+    answer.map(drop).ok_or_else(|| {
+        let help = "start it with `mainstay daemon start`";
+        CliError::failed("the daemon has ended meanwhile", help)
+    })
 }
 
 /// What answers at the socket.

@@ -88,7 +88,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let verdict = readiness::verdict(&server, settled);
     let described = Described { server, clients: reports, unchanged };
     if args.json {
-        ctx.ui.answer(true, &described, |_| String::new())?;
+        ctx.ui.json(&described)?;
     }
     match verdict {
         Ok(_) if args.json => Ok(()),

@@ -94,8 +94,6 @@ fn details(tool: &Value) -> String {
     let Some(all) = tool.pointer("/inputSchema/properties").and_then(Value::as_object) else {
         return page + "\n\nit takes no parameters";
     };
-    let required = tool.pointer("/inputSchema/required").and_then(Value::as_array);
-    let must = |name: &str| required.is_some_and(|names| names.iter().any(|n| n == name));
     let rows = all.iter().map(|(name, schema)| {
         let kind = match schema.get("enum").and_then(Value::as_array) {
             Some(values) => values.iter().map(ToString::to_string).collect::<Vec<_>>().join("|"),
@@ -105,11 +103,16 @@ fn details(tool: &Value) -> String {
         vec![
             Cell::painted(format!("  {}", plain_line(name)), paint::strong),
             Cell::new(plain_line(&kind)),
-            Cell::new(if must(name) { "required" } else { "" }),
+            Cell::new(if is_required(tool, name) { "required" } else { "" }),
             Cell::new(plain_line(&description.lines().collect::<Vec<_>>().join(" "))),
         ]
     });
     page + "\n\n" + &columns(&rows.collect::<Vec<_>>())
+}
+
+fn is_required(tool: &Value, parameter: &str) -> bool {
+    let required = tool.pointer("/inputSchema/required").and_then(Value::as_array);
+    required.is_some_and(|names| names.iter().any(|name| name == parameter))
 }
 
 /// The required parameters of a tool, and the optional ones in brackets.
@@ -117,11 +120,11 @@ fn parameters(tool: &Value) -> String {
     let Some(all) = tool.pointer("/inputSchema/properties").and_then(Value::as_object) else {
         return String::new();
     };
-    let required = tool.pointer("/inputSchema/required").and_then(Value::as_array);
-    let must = |name: &str| required.is_some_and(|names| names.iter().any(|n| n == name));
-    let (must, may): (Vec<&String>, Vec<&String>) = all.keys().partition(|name| must(name));
-    let may = may.into_iter().map(|name| format!("[{}]", plain_line(name)));
-    let list: Vec<String> = must.into_iter().map(|name| plain_line(name)).chain(may).collect();
+    let (required, optional): (Vec<&String>, Vec<&String>) =
+        all.keys().partition(|name| is_required(tool, name));
+    let optional = optional.into_iter().map(|name| format!("[{}]", plain_line(name)));
+    let list: Vec<String> =
+        required.into_iter().map(|name| plain_line(name)).chain(optional).collect();
     if list.is_empty() { String::new() } else { format!("({})", list.join(", ")) }
 }
 

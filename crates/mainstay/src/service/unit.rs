@@ -14,7 +14,7 @@ use std::path::Path;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
-use super::ServiceError;
+use crate::error::CliError;
 
 /// Variables that are written into the unit, because a service manager does not have them. Others may be secrets, and
 /// every user can read the unit.
@@ -63,7 +63,7 @@ pub(super) fn unit(
     program: &Path,
     state_dir: &Path,
     var: impl Fn(&str) -> Option<OsString>,
-) -> Result<String, ServiceError> {
+) -> Result<String, CliError> {
     let program = writable("the path of this program", program.into())?;
     let state_dir = writable("the state directory", state_dir.into())?;
     let start = command(&program, "daemon run --service");
@@ -115,9 +115,14 @@ pub(super) fn unit(
 }
 
 /// The value as text that a unit can contain.
-fn writable(what: &str, value: OsString) -> Result<String, ServiceError> {
+fn writable(what: &str, value: OsString) -> Result<String, CliError> {
     let text = value.into_string().ok().filter(|text| !text.contains(char::is_control));
-    text.ok_or_else(|| ServiceError::Unwritable { what: what.to_owned() })
+    text.ok_or_else(|| {
+        CliError::failed(
+            format!("{what} contains control characters or is not valid UTF-8, so it cannot be written into a unit"),
+            "choose another path, or unset the variable",
+        )
+    })
 }
 
 /// A word of a setting, quoted so that systemd reads it back unchanged.
@@ -167,7 +172,7 @@ mod tests {
 
     use super::*;
 
-    fn unit_with(name: &str, value: &[u8]) -> Result<String, ServiceError> {
+    fn unit_with(name: &str, value: &[u8]) -> Result<String, CliError> {
         let value = OsStr::from_bytes(value).to_owned();
         let var = |asked: &str| (asked == name).then(|| value.clone());
         unit(Path::new("/opt/my tools/100%/mainstay"), Path::new("/state"), var)
@@ -231,7 +236,7 @@ mod tests {
     fn a_value_that_a_unit_cannot_contain_is_named() {
         for value in [b"/a\xff".as_slice(), b"/a\nExecStart=/bin/evil"] {
             let error = unit_with("PATH", value).unwrap_err();
-            assert!(matches!(error, ServiceError::Unwritable { what } if what == "PATH"));
+            assert!(error.to_string().starts_with("PATH contains control characters"), "{error}");
         }
     }
 

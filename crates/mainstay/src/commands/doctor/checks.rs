@@ -183,10 +183,7 @@ pub(super) fn daemon_check(
                 .help("`mainstay daemon stop --keep-servers`, then `mainstay daemon start`")
         }
         Ok(None) => absent_daemon(next_start),
-        Err(error) => {
-            let check = Check::new("daemon", Level::Fail, error.to_string());
-            Check { help: error.advice(), ..check }
-        }
+        Err(error) => Check::failed("daemon", error.to_string(), error.advice()),
     }
 }
 
@@ -225,10 +222,7 @@ pub(super) fn settings_check(
             Some(Check::new("config file", Level::Ok, file.display().to_string()))
         }
         (Ok(_), _) => None,
-        (Err(error), _) => {
-            let check = Check::new("config file", Level::Fail, error.line());
-            Some(Check { help: error.advice(), ..check })
-        }
+        (Err(error), _) => Some(Check::failed("config file", error.line(), error.advice())),
     }
 }
 
@@ -314,10 +308,7 @@ pub(super) fn callers_check(settings: &Settings) -> Option<Check> {
 pub(super) fn database_check(error: Option<RunError>) -> Check {
     match error {
         None => Check::new("database", Level::Ok, "can be read"),
-        Some(error) => {
-            let check = Check::new("database", Level::Fail, error.to_string());
-            Check { help: error.help(), ..check }
-        }
+        Some(error) => Check::failed("database", error.to_string(), error.help()),
     }
 }
 

@@ -16,10 +16,7 @@ pub(super) async fn find_clients(
     caller: &Caller,
 ) -> Result<Vec<ClientInfo>, CliError> {
     let request = Request::Clients { around: clients::around(caller) };
-    match remote.probe().await? {
-        Some(connection) => remote.finish(connection.call(&request).await),
-        None => Ok(Vec::new()),
-    }
+    Ok(remote.call_if_running(&request).await?.unwrap_or_default())
 }
 
 /// One check if there is no problem, else one per problem. Entries that wait for a failing server are left out: that
@@ -30,10 +27,7 @@ pub(super) fn client_checks(
 ) -> Vec<Check> {
     let clients = match found {
         Ok(clients) => clients,
-        Err(error) => {
-            let check = Check::new(NAME, Level::Fail, error.to_string());
-            return vec![Check { help: error.advice(), ..check }];
-        }
+        Err(error) => return vec![Check::failed(NAME, error.to_string(), error.advice())],
     };
     let is_told = |problem: &Problem| {
         problem.waits_for.as_deref().is_some_and(|server| failing.contains(&server))
