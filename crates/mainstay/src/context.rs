@@ -133,7 +133,7 @@ impl Context {
         let daemon = self.ask::<DaemonInfo>("asking the daemon", &Request::Daemon).await.ok();
         let Some(problem) = daemon.and_then(|daemon| daemon.listen_problem) else { return };
         let entries = if problem.contains("another user") {
-            " Entries that lead to another user's process are removed meanwhile."
+            " Entries that point to another user's process are removed meanwhile."
         } else {
             ""
         };

@@ -78,7 +78,7 @@ fn tools() -> Value {
         },
         {
             "name": "pid",
-            "description": "Tells the number of the process that answers.",
+            "description": "Returns the process id of the server.",
             "inputSchema": {"type": "object"},
             "annotations": {"readOnlyHint": true},
         },

@@ -57,7 +57,7 @@ impl Launch {
         let Some(line) = first_line(&mut child) else {
             let _gone_already = child.kill();
             let limit = START.as_secs();
-            return Err(not_started(format!("it did not come up within {limit} s"), None));
+            return Err(not_started(format!("it was not ready within {limit} s"), None));
         };
         match StartReport::parse(&line) {
             Some(StartReport::Ready) => Ok(true),

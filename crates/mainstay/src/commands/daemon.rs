@@ -154,7 +154,7 @@ fn page(daemon: &DaemonInfo, now: Timestamp, zone: &Zone) -> String {
     ];
     let failed = daemon.replacement_failed.as_deref().map(|why| {
         let report = FailureReport::parse(why);
-        ("last update", format!("undone: {}", report.line().unwrap_or_default()))
+        ("last update", format!("rolled back: {}", report.line().unwrap_or_default()))
     });
     let row = |(key, value): (&str, String)| {
         vec![Cell::painted(format!("{key}:"), paint::faint), Cell::new(value)]
@@ -241,7 +241,7 @@ pub(super) async fn reload(ctx: &mut Context) -> Result<(), CliError> {
     let versions = if old.version == new.version {
         new.version
     } else {
-        format!("{} in place of {}", new.version, old.version)
+        format!("{}, replaces {}", new.version, old.version)
     };
     ctx.ui.message(format!("a new daemon serves (pid {}, version {versions})", new.pid));
     Ok(())

@@ -165,7 +165,7 @@ fn restarts(server: &ServerInfo, now: Timestamp) -> String {
     facts.extend(server.next_restart_at.map(|at| format!("the next one {}", due(at, now))));
     let all = server.restarts_total;
     let last = server.last_restart_at.map(|at| format!(", the last one {}", ago(at, now)));
-    facts.extend((all > 0).then(|| format!("{all} in all{}", last.unwrap_or_default())));
+    facts.extend((all > 0).then(|| format!("{all} in total{}", last.unwrap_or_default())));
     facts.join("; ")
 }
 
@@ -269,7 +269,7 @@ mod tests {
           | No module named mcp
 
         Restarts
-          4 of 10 used, 6 left; the next one in 20 s; 9 in all, the last one 2 s ago
+          4 of 10 used, 6 left; the next one in 20 s; 9 in total, the last one 2 s ago
 
         What happens next
           It is restarted in 20 s (00:02:00 UTC).

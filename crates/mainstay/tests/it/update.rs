@@ -76,7 +76,7 @@ fn a_version_whose_daemon_dies_soon_is_rolled_back_without_losing_changes() {
     assert_eq!(setup.env.server("fx")["pid"], server["pid"]);
     setup.env.once_logged("the last reload or update was rolled back", 1);
     let status = setup.ok(&["daemon", "status"]);
-    assert!(status.contains("last update:  undone: it was killed by signal 9"), "{status}");
+    assert!(status.contains("last update:  rolled back: it was killed by signal 9"), "{status}");
 }
 
 #[test]

@@ -305,7 +305,7 @@ mod tests {
     #[test]
     fn the_deleted_suffix_is_removed_from_a_path() {
         let check = |link: &str, path: &str| {
-            assert_eq!(without_deleted_suffix(link.into()), Path::new(path))
+            assert_eq!(without_deleted_suffix(link.into()), Path::new(path));
         };
         check("/some where/mainstay (deleted)", "/some where/mainstay");
         check("/some where/mainstay", "/some where/mainstay");

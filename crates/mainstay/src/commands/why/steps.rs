@@ -107,7 +107,7 @@ impl Step<'_> {
 fn verb(event: &EventRecord) -> Option<&'static str> {
     match event.cause.as_deref().filter(|_| event.event == EventRecord::CLIENT)? {
         "added" => Some("added to"),
-        "updated" => Some("brought up to date in"),
+        "updated" => Some("updated in"),
         "removed" => Some("removed from"),
         _ => None,
     }
