@@ -4,7 +4,7 @@
 //! removes it.
 
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io::Read as _;
 use std::path::Path;
 
 use mainstay_api::ApiError;
@@ -28,7 +28,8 @@ pub(crate) struct FailureReport {
 impl FailureReport {
     /// The report about the last daemon, if it failed.
     pub(crate) fn read_from(run_dir: &Path) -> Option<Self> {
-        let text = read(&run_dir.join(FAILURE_REPORT)).ok()?;
+        let (file, mut text) = (File::open(run_dir.join(FAILURE_REPORT)).ok()?, Vec::new());
+        file.take(MAX_BYTES).read_to_end(&mut text).ok()?;
         Some(Self::parse(&String::from_utf8_lossy(&text)))
     }
 
@@ -58,12 +59,6 @@ impl FailureReport {
         let failing = "the last starts failed";
         self.line().map_or_else(|| failing.to_owned(), |line| format!("{failing}: {line}"))
     }
-}
-
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut text = Vec::new();
-    File::open(path)?.take(MAX_BYTES).read_to_end(&mut text)?;
-    Ok(text)
 }
 
 #[cfg(test)]

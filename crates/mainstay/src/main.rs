@@ -52,11 +52,11 @@ fn main() -> ExitCode {
         (Some(TAKE_OVER), flag) => {
             let foreground = flag.is_some_and(|flag| flag == daemon::FOREGROUND);
             let take_over = |ctx: Context| daemon::take_over(&ctx, foreground);
-            return finish(Context::from_process().and_then(take_over));
+            return finish(Context::from_process().and_then(take_over), false);
         }
         (Some(TRIAL), Some(dir)) => {
             let trial = |mut ctx| update::answer_trial_run(&mut ctx, Path::new(dir));
-            return finish(Context::from_process().and_then(trial));
+            return finish(Context::from_process().and_then(trial), false);
         }
         _ => {}
     }
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
     }
     let json = wants_json(&args);
     match Cli::try_parse_from(args) {
-        Ok(cli) => finish_as(run(cli.command), json),
+        Ok(cli) => finish(run(cli.command), json),
         Err(error) => refuse(&error, json),
     }
 }
@@ -79,7 +79,7 @@ fn refuse(error: &clap::Error, json: bool) -> ExitCode {
     if usage && json {
         let message = error.to_string();
         let message = message.trim_end().trim_start_matches("error: ");
-        return finish_as(Err(CliError::usage(message)), json);
+        return finish(Err(CliError::usage(message)), json);
     }
     let _closed = error.print();
     if usage { Exit::Usage } else { Exit::Done }.into()
@@ -119,11 +119,7 @@ fn wants_json(args: &[OsString]) -> bool {
     args.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--json")
 }
 
-fn finish(result: Result<(), CliError>) -> ExitCode {
-    finish_as(result, false)
-}
-
-fn finish_as(result: Result<(), CliError>, json: bool) -> ExitCode {
+fn finish(result: Result<(), CliError>, json: bool) -> ExitCode {
     match result {
         Ok(()) => Exit::Done.into(),
         Err(error) => {

@@ -39,12 +39,13 @@ const WITHOUT_SYSTEMD: &str = "add the line `@reboot mainstay daemon start` to y
                                full path of `mainstay`, or `mainstay daemon start >/dev/null 2>&1` to ~/.profile";
 
 /// What systemd knows about the service.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct ServiceState {
     /// The user forbade that it is started.
     pub(crate) masked: bool,
     /// Whether it is started at login.
     pub(crate) enabled: bool,
+    #[serde(rename = "state")]
     pub(crate) activity: Activity,
     /// Since when it is active.
     pub(crate) since: Option<Timestamp>,
@@ -52,8 +53,10 @@ pub(crate) struct ServiceState {
     /// How often systemd has restarted it.
     pub(crate) restarts: Option<u32>,
     /// The unit on disk is newer than the one that systemd has read.
+    #[serde(skip)]
     pub(crate) stale: bool,
     /// Whether it runs without a login, if that is known.
+    #[serde(rename = "linger")]
     pub(crate) lingers: Option<bool>,
 }
 

@@ -31,6 +31,12 @@ impl Cell {
     }
 }
 
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        Self::new(text)
+    }
+}
+
 /// How a table is made to fit a terminal.
 pub(crate) struct Fit<'a> {
     /// Columns that are left out, in this order.
@@ -68,19 +74,16 @@ pub(crate) fn table(
 }
 
 /// Lines of `key: value`.
-pub(crate) fn facts<'a>(facts: impl IntoIterator<Item = (&'a str, Cell)>) -> String {
-    let row = |(key, value)| vec![Cell::painted(format!("{key}:"), paint::faint), value];
-    columns(&facts.into_iter().map(row).collect::<Vec<_>>())
+pub(crate) fn facts<'a>(facts: impl IntoIterator<Item = (&'a str, impl Into<Cell>)>) -> String {
+    let row = |(key, value): (&str, _)| {
+        vec![Cell::painted(format!("{key}:"), paint::faint), Into::into(value)]
+    };
+    columns(None, facts.into_iter().map(row))
 }
 
-/// [`table`] without a head, with every cell in full.
-pub(crate) fn columns(rows: &[Vec<Cell>]) -> String {
-    columns_within(None, rows)
-}
-
-/// [`table`] without a head. The widest columns are cut until a line fits the terminal.
-pub(crate) fn columns_within(terminal: Option<usize>, rows: &[Vec<Cell>]) -> String {
-    lay_out(terminal, rows, None)
+/// [`table`] without a head. The widest columns are cut until a line fits the terminal, if there is one.
+pub(crate) fn columns(terminal: Option<usize>, rows: impl Iterator<Item = Vec<Cell>>) -> String {
+    lay_out(terminal, &rows.collect::<Vec<_>>(), None)
 }
 
 fn lay_out(terminal: Option<usize>, rows: &[Vec<Cell>], essential: Option<usize>) -> String {

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use mainstay_api::ServerInfo;
 use mainstay_core::human_duration;
 
-pub(crate) use crate::table::{Cell, Fit, columns, columns_within, facts, table};
+pub(crate) use crate::table::{Cell, Fit, columns, facts, table};
 pub(crate) use crate::terminal_text::plain_line;
 
 /// Parses a duration with its unit.
@@ -21,11 +21,6 @@ pub(crate) fn since(at: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(at)).unwrap_or_default()
 }
 
-/// How long until `at`. Zero if it has passed.
-pub(crate) fn until(at: Timestamp, now: Timestamp) -> Duration {
-    since(now, at)
-}
-
 /// "12 s ago"
 pub(crate) fn ago(at: Timestamp, now: Timestamp) -> String {
     format!("{} ago", human_duration(since(at, now)))
@@ -33,7 +28,7 @@ pub(crate) fn ago(at: Timestamp, now: Timestamp) -> String {
 
 /// "in 20 s", or "now". Rounded up to whole seconds.
 pub(crate) fn due(at: Timestamp, now: Timestamp) -> String {
-    let left = until(at, now);
+    let left = since(now, at);
     if left.is_zero() {
         return "now".to_owned();
     }

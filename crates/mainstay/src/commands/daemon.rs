@@ -15,9 +15,8 @@ use crate::context::{Context, now};
 use crate::error::{CliError, Exit};
 use crate::failure_report::FailureReport;
 use crate::remote::{ProcessHandle, Remote, warn_of_version};
-use crate::text::{Cell, ago, columns};
+use crate::text::{ago, facts};
 use crate::times::{Zone, ZoneArgs};
-use crate::ui::paint;
 
 pub(crate) use self::hold::{FOREGROUND, run_daemon, take_over};
 
@@ -156,10 +155,7 @@ fn page(daemon: &DaemonInfo, now: Timestamp, zone: &Zone) -> String {
         let report = FailureReport::parse(why);
         ("last update", format!("rolled back: {}", report.line().unwrap_or_default()))
     });
-    let row = |(key, value): (&str, String)| {
-        vec![Cell::painted(format!("{key}:"), paint::faint), Cell::new(value)]
-    };
-    columns(&lines.into_iter().chain(failed).map(row).collect::<Vec<_>>())
+    facts(lines.into_iter().chain(failed))
 }
 
 fn is_loopback(address: &str) -> bool {

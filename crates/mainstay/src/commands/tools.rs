@@ -79,7 +79,7 @@ fn page(tools: &[Value], width: Option<usize>) -> String {
             Cell::new(clip(&text(tool, "description"), room)),
         ]
     });
-    columns(&rows.collect::<Vec<_>>())
+    columns(None, rows)
 }
 
 /// One tool: its description, and a line per parameter.
@@ -107,7 +107,7 @@ fn details(tool: &Value) -> String {
             Cell::new(plain_line(&description.lines().collect::<Vec<_>>().join(" "))),
         ]
     });
-    page + "\n\n" + &columns(&rows.collect::<Vec<_>>())
+    page + "\n\n" + &columns(None, rows)
 }
 
 fn is_required(tool: &Value, parameter: &str) -> bool {

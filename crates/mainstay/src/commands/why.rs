@@ -11,7 +11,7 @@ use self::advice::advice;
 use self::steps::{Step, steps};
 use crate::context::{Context, now};
 use crate::error::CliError;
-use crate::text::{Cell, ago, clip, columns_within, due, plain_line, reason};
+use crate::text::{Cell, ago, clip, columns, due, plain_line, reason};
 use crate::times::{Zone, ZoneArgs};
 use crate::ui::paint;
 
@@ -119,7 +119,7 @@ fn timeline(events: &[EventRecord], when: &When, width: Option<usize>) -> String
             Cell::new(step.detail()),
         ]
     };
-    columns_within(width, &steps(events).iter().map(row).collect::<Vec<_>>())
+    columns(width, steps(events).iter().map(row))
 }
 
 fn last_end(exit: &LastExit, when: &When) -> String {

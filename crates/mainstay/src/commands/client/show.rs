@@ -9,7 +9,7 @@ use super::ask;
 use crate::clients::{IdParser, Problem, ReloadStep, problems};
 use crate::context::Context;
 use crate::error::CliError;
-use crate::text::{Cell, columns_within, facts, home_as_tilde, plain_line, tilde};
+use crate::text::{Cell, columns, facts, home_as_tilde, plain_line, tilde};
 use crate::ui::paint;
 
 /// Show one client, its file and the entries in it
@@ -43,8 +43,8 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
 fn page(client: &ClientInfo, home: Option<&Path>, width: Option<usize>) -> String {
     let mut sections = vec![head(client, home)];
     if !client.entries.is_empty() {
-        let rows: Vec<_> = client.entries.iter().map(entry_row).collect();
-        let rows = columns_within(width.map(|width| width.saturating_sub(2)), &rows);
+        let width = width.map(|width| width.saturating_sub(2));
+        let rows = columns(width, client.entries.iter().map(entry_row));
         sections.push(format!("{}\n{}", paint::strong("Entries"), indented(&rows)));
     }
     let line =
@@ -74,7 +74,7 @@ fn head(client: &ClientInfo, home: Option<&Path>) -> String {
         ("file", if client.exists { file } else { format!("{file} (does not exist yet)") }),
         ("changes", changes.map_or("seen at once".to_owned(), |how| format!("{how} to see them"))),
     ];
-    facts(lines.map(|(key, value)| (key, Cell::new(value))))
+    facts(lines)
 }
 
 fn entry_row(entry: &ClientEntry) -> Vec<Cell> {

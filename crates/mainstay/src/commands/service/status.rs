@@ -29,23 +29,18 @@ pub(crate) struct Args {
 struct Report {
     manager: &'static str,
     installed: bool,
-    state: Activity,
-    since: Option<Timestamp>,
-    pid: Option<u32>,
-    restarts: Option<u32>,
-    enabled: bool,
-    masked: bool,
-    linger: Option<bool>,
+    #[serde(flatten)]
+    service: ServiceState,
     unit: UnitState,
     path: PathBuf,
 }
 
 pub(super) fn run(args: &Args, service: &Service, ctx: &mut Context) -> Result<(), CliError> {
-    let report = report(service.path(), service.unit_state()?, &service.state()?);
+    let report = report(service.path(), service.unit_state()?, service.state()?);
     let (now, home) = (now(), ctx.caller.home());
     let zone = args.zone.zone();
     ctx.ui.answer(args.json, &report, |report| page(report, now, &zone, home.as_deref()))?;
-    match report.state {
+    match report.service.activity {
         Activity::Active => Ok(()),
         Activity::Inactive | Activity::Starting | Activity::Stopping | Activity::Failed => {
             Err(CliError::Answered(Exit::Unreachable))
@@ -53,40 +48,29 @@ pub(super) fn run(args: &Args, service: &Service, ctx: &mut Context) -> Result<(
     }
 }
 
-fn report(path: &Path, unit: UnitState, state: &ServiceState) -> Report {
+fn report(path: &Path, unit: UnitState, service: ServiceState) -> Report {
     // A masked service has a link in place of the unit.
-    let unit = if state.masked { UnitState::Absent } else { unit };
+    let unit = if service.masked { UnitState::Absent } else { unit };
     let installed = unit != UnitState::Absent;
-    Report {
-        manager: "systemd",
-        installed,
-        state: state.activity,
-        since: state.since,
-        pid: state.pid,
-        restarts: state.restarts,
-        enabled: installed && state.enabled,
-        masked: state.masked,
-        linger: state.lingers,
-        unit,
-        path: path.to_owned(),
-    }
+    let service = ServiceState { enabled: installed && service.enabled, ..service };
+    Report { manager: "systemd", installed, service, unit, path: path.to_owned() }
 }
 
 fn page(report: &Report, now: Timestamp, zone: &Zone, home: Option<&Path>) -> String {
     let yes_no = |yes| if yes { "yes" } else { "no" };
     let mut rows = vec![("service", state(report))];
-    if let Some(since) = report.since {
+    if let Some(since) = report.service.since {
         rows.push(("since", Cell::new(format!("{}, {}", zone.full(since), ago(since, now)))));
     }
-    if let Some(pid) = report.pid {
+    if let Some(pid) = report.service.pid {
         rows.push(("pid", Cell::new(pid.to_string())));
     }
-    if let Some(restarts) = report.restarts.filter(|restarts| *restarts > 0) {
+    if let Some(restarts) = report.service.restarts.filter(|restarts| *restarts > 0) {
         rows.push(("restarts", Cell::new(restarts.to_string())));
     }
     if report.installed {
-        rows.push(("at login", Cell::new(yes_no(report.enabled))));
-        let linger = report.linger.filter(|_| report.enabled);
+        rows.push(("at login", Cell::new(yes_no(report.service.enabled))));
+        let linger = report.service.lingers.filter(|_| report.service.enabled);
         rows.extend(linger.map(|linger| ("at boot", Cell::new(yes_no(linger)))));
         rows.push(("unit", unit(report.unit)));
     }
@@ -95,12 +79,12 @@ fn page(report: &Report, now: Timestamp, zone: &Zone, home: Option<&Path>) -> St
 }
 
 fn state(report: &Report) -> Cell {
-    match report.state {
+    match report.service.activity {
         Activity::Active => Cell::painted("active", paint::good),
         Activity::Starting => Cell::painted("starting", paint::warning),
         Activity::Stopping => Cell::painted("stopping", paint::warning),
         Activity::Failed => Cell::painted("failed", paint::bad),
-        Activity::Inactive if report.masked => Cell::painted("masked", paint::faint),
+        Activity::Inactive if report.service.masked => Cell::painted("masked", paint::faint),
         Activity::Inactive if report.installed => Cell::painted("inactive", paint::faint),
         Activity::Inactive => Cell::painted("not installed", paint::faint),
     }
