@@ -75,7 +75,7 @@ mod tests {
             host(spec.workload)
         };
         assert_eq!(moved(&caller).as_deref(), Some("tcp://d:1?certs=/certs"));
-        let nobody = Caller::default();
-        assert_eq!(moved(&nobody).as_deref(), Some("unix:///x"));
+        let no_variables = Caller::default();
+        assert_eq!(moved(&no_variables).as_deref(), Some("unix:///x"));
     }
 }

@@ -25,14 +25,14 @@ pub(crate) struct Launch {
     env: Vec<(OsString, OsString)>,
 }
 
-/// What a daemon says about its own start, in one line on its stdout.
+/// What a daemon reports about its start, in one line on its stdout.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum StartReport {
     /// It listens.
     Ready,
     /// Another daemon holds the state directory.
     Taken,
-    /// It cannot.
+    /// It cannot start.
     Failed(ApiError),
 }
 
@@ -104,16 +104,17 @@ impl StartReport {
     }
 }
 
-/// What of an environment a daemon is given. With the mark of a server, it would be taken for a
-/// part of that server.
+/// The variables that a daemon gets. [`RUN_VARIABLE`] is removed: with it, the daemon would be treated as a process of
+/// that server.
 fn clean(env: &[(OsString, OsString)]) -> Vec<(OsString, OsString)> {
-    let ours = |key: &str| key.starts_with("MAINSTAY_") && key != RUN_VARIABLE;
-    let allowed = |key: &OsStr| key.to_str().is_some_and(|key| is_inherited(key) || ours(key));
+    let is_setting = |key: &str| key.starts_with("MAINSTAY_") && key != RUN_VARIABLE;
+    let allowed =
+        |key: &OsStr| key.to_str().is_some_and(|key| is_inherited(key) || is_setting(key));
     env.iter().filter(|(key, _)| allowed(key)).cloned().collect()
 }
 
-/// The first line of the child's output, empty if it ended without one; none if the limit passed.
-/// The reader is left behind in that case; it ends with the child.
+/// The first line of the child's output, empty if it ended without one. None if the limit has passed; then the reading
+/// thread ends with the child.
 fn first_line(child: &mut Child) -> Option<String> {
     let stdout = child.stdout.take()?;
     let (sender, receiver) = mpsc::channel();
@@ -125,7 +126,7 @@ fn first_line(child: &mut Child) -> Option<String> {
     receiver.recv_timeout(START).ok()
 }
 
-/// Why a child ended that said nothing we understand.
+/// Why a child ended without a start report.
 fn failure_report(child: &mut Child, line: &str) -> String {
     let mut stderr = String::new();
     if let Some(mut pipe) = child.stderr.take() {

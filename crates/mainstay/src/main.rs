@@ -85,7 +85,7 @@ fn refuse(error: &clap::Error, json: bool) -> ExitCode {
     if usage { Exit::Usage } else { Exit::Done }.into()
 }
 
-/// A panic ends the whole process, whichever thread or task it is in. The daemon has a hook of its own.
+/// A panic ends the whole process, whichever thread or task it is in. The daemon has its own hook.
 fn abort_on_panic() {
     let report = panic::take_hook();
     panic::set_hook(Box::new(move |info| {

@@ -47,9 +47,9 @@ fn refusal(command: &Command, arg: Option<&Arg>, word: &str) -> Error {
     error.insert(ContextKind::InvalidValue, ContextValue::String(word.to_owned()));
     let all = clients().iter().map(|client| client.id).collect();
     error.insert(ContextKind::ValidValue, words(all));
-    let meant = nearest(word);
-    if !meant.is_empty() {
-        error.insert(ContextKind::SuggestedValue, words(meant));
+    let suggested = nearest(word);
+    if !suggested.is_empty() {
+        error.insert(ContextKind::SuggestedValue, words(suggested));
     }
     error
 }

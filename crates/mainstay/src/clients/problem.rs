@@ -211,7 +211,7 @@ pub(crate) mod tests {
     fn a_client_that_was_not_added_has_no_entry_problems() {
         let mut cursor = client("cursor", vec![entry("yours", EntryStanding::Foreign)]);
         assert_eq!(problems(&cursor), []);
-        cursor.problem = Some("it is no JSON".to_owned());
+        cursor.problem = Some("it is not JSON".to_owned());
         assert!(!problems(&cursor)[0].help.contains("mainstay client add"));
     }
 }

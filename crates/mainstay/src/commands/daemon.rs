@@ -46,7 +46,7 @@ pub(crate) enum Action {
 /// Ctrl-C and other signals stop the daemon but not its servers, which the next daemon supervises;
 /// `mainstay daemon stop` stops both.
 #[derive(Debug, clap::Args)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a separate flag")]
 pub(crate) struct RunArgs {
     /// Wait for a daemon that is running already to end, instead of failing: for service managers
     #[arg(long)]

@@ -184,9 +184,9 @@ fn an_export_imports_as_the_same_servers() {
 #[test]
 fn a_replacement_keeps_values_that_the_file_leaves_out() {
     let mut specs = specs();
-    let nobody = Caller { env: Vec::new(), cwd: Some("/project".into()) };
-    assert_eq!(read(&write(&specs), &nobody, &specs).unwrap(), specs);
-    assert!(read(&write(&specs), &nobody, &[]).is_err());
+    let no_variables = Caller { env: Vec::new(), cwd: Some("/project".into()) };
+    assert_eq!(read(&write(&specs), &no_variables, &specs).unwrap(), specs);
+    assert!(read(&write(&specs), &no_variables, &[]).is_err());
 
     let remote = specs.iter_mut().find_map(|spec| match &mut spec.workload {
         Workload::Remote(remote) => Some(remote),
@@ -194,7 +194,7 @@ fn a_replacement_keeps_values_that_the_file_leaves_out() {
     });
     let elsewhere = "https://example.org/mcp".parse().unwrap();
     remote.unwrap().url = elsewhere;
-    let error = read(&write(&specs), &nobody, &self::specs()).unwrap_err().to_string();
+    let error = read(&write(&specs), &no_variables, &self::specs()).unwrap_err().to_string();
     assert!(error.ends_with("not set in your environment: DOCS_AUTHORIZATION"), "{error}");
 }
 

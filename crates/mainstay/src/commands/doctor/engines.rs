@@ -56,7 +56,7 @@ fn connect(address: &Address) -> Tried {
     }
 }
 
-/// What the engines that were found amount to.
+/// One check for all engines that were found.
 fn summarize(found: &[(Candidate, Tried)]) -> Check {
     if found.is_empty() {
         let detail = "none found; only servers in containers (`--image`) need one";

@@ -26,7 +26,7 @@ use crate::transport::TransportName;
 /// `mainstay run files --image mcp/filesystem -v ~/notes:/notes:ro -- /notes`,
 /// `mainstay run docs --url https://example.com/mcp --header-env authorization=DOCS_TOKEN`
 #[derive(Debug, clap::Args)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a separate flag")]
 #[command(override_usage = "mainstay run [OPTIONS] <NAME> -- <COMMAND>...\n       \
                             mainstay run [OPTIONS] <NAME> --image <IMAGE> [-- <ARG>...]\n       \
                             mainstay run [OPTIONS] <NAME> --url <URL>")]
