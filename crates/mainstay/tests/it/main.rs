@@ -1,6 +1,6 @@
 //! Drives the built program as a user would.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot set its setup has failed")]
+#![expect(clippy::unwrap_used, reason = "a test whose set-up fails has failed")]
 
 mod attacks;
 mod bad_input;

@@ -55,7 +55,7 @@ fn containers_with_our_labels_are_left_alone_when_the_daemon_starts() {
     for id in [&orphan, &double, &neighbour, &foreign] {
         assert_eq!(setup.engine.inspect(id, "{{.State.Running}}"), "true");
     }
-    assert_eq!(server["restarts_total"], 0, "what is wanted continues");
+    assert_eq!(server["restarts_total"], 0, "the wanted server keeps running");
     assert_works(&session);
     setup.engine.sweep(&format!("mainstay-test={}", setup.name));
 }

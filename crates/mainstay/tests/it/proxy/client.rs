@@ -167,7 +167,7 @@ impl Client {
         let found =
             self.reported.wait(|reported| reported.iter().find(|event| is_so(event)).cloned());
         found.unwrap_or_else(|reported| {
-            panic!("{:?} never reported of {what}: {reported:#?}", self.sdk)
+            panic!("{:?} never reported {what}: {reported:#?}", self.sdk)
         })
     }
 
@@ -237,7 +237,7 @@ impl Client {
         match &self.driver {
             Driver::Program(_, stdin) => {
                 let mut stdin = stdin.lock().unwrap();
-                // One that has ended has reported of it.
+                // A client that has ended has reported that.
                 let _ended = writeln!(stdin.as_mut().unwrap(), "{command}");
             }
             Driver::Rust(sdk) => sdk.order(command.clone()),
