@@ -1,9 +1,7 @@
-//! The holder, as its daemon sees it: it keeps the listeners and the lock of the instance when
-//! daemons die, and starts the next one.
+//! The client of the holder, which keeps the listeners and the instance lock when daemons die, and starts the next one.
 //!
-//! A daemon has a descriptor of everything that its holder holds, so if the holder dies it starts
-//! another one and passes all of it on. Connections made meanwhile are queued by the listeners, which stay open as long
-//! as either of the two is alive.
+//! A daemon has a copy of every descriptor of its holder. If the holder dies, the daemon starts another one and passes
+//! them on. Meanwhile the listeners, which are open as long as either of the two is alive, queue connections.
 
 mod connections;
 
@@ -18,6 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use mainstay_api::Instance;
+use mainstay_core::lock;
 use mainstay_hold::holder::{
     ConnectionStore, HolderEvent, Inherited, InheritedState, Link, Place, StartInfo, Unfinished,
     take_stdin,
@@ -35,29 +34,29 @@ use self::connections::{HeldConnection, ListenerConnectionStore};
 use crate::blocking::BlockingPool;
 use crate::capacity::Capacity;
 
-/// The holder of this daemon, and what it holds; clones share it.
+/// The client of the holder. Clones share it.
 #[derive(Clone)]
 pub struct HolderClient {
     shared: Arc<Shared>,
 }
 
-/// What the holder sends.
+/// The events from the holder.
 pub struct HolderEvents(mpsc::UnboundedReceiver<HolderEvent>);
 
 struct Shared {
     link: Mutex<Link>,
-    /// For requests that wait for an answer. Two threads, so that a listener does not wait for the start of a holder.
+    /// For requests that wait for an answer. Two threads, so that listeners do not wait for the start of a holder.
     pool: BlockingPool,
     holder: AtomicU32,
     /// The instance lock; `None` when this daemon has released it.
     lock: Mutex<Option<OwnedFd>>,
-    /// Every listener, by the place that was asked for.
+    /// Every listener, by its requested place.
     listeners: Mutex<HashMap<Place, OwnedFd>>,
     start: StartInfo,
     events: mpsc::UnboundedSender<HolderEvent>,
     /// Connections of the daemon before this one, by the listener that accepted them.
     connections: Mutex<HashMap<Place, Vec<PassedOn>>>,
-    /// Set when this daemon serves, unless the holder cannot be reached.
+    /// Set when this daemon serves, if the holder can be reached.
     store: OnceLock<ConnectionStore>,
     /// Shared by all listeners.
     connection_budget: Arc<ConnectionBudget>,
@@ -99,12 +98,11 @@ impl HolderClient {
         &self.shared.start
     }
 
-    /// The pid of the holder.
-    pub(crate) fn holder(&self) -> u32 {
+    pub(crate) fn holder_pid(&self) -> u32 {
         self.shared.holder.load(Ordering::Relaxed)
     }
 
-    /// A listener at this address. Connections made since the last daemon accepted are in its queue.
+    /// A listener at this address. Its queue has the connections that the last daemon did not accept.
     pub(crate) async fn listen(&self, addr: SocketAddr) -> io::Result<TcpListener> {
         let listener = std::net::TcpListener::from(self.listener(Place::Tcp(addr)).await?);
         listener.set_nonblocking(true)?;
@@ -151,11 +149,6 @@ impl HolderClient {
         }
     }
 
-    /// This daemon could serve as soon as the old one has handed over.
-    pub(crate) fn prepared(&self) -> io::Result<()> {
-        self.link().prepared()
-    }
-
     /// The connection budget that all listeners share.
     pub(crate) fn connection_budget(&self) -> Arc<ConnectionBudget> {
         Arc::clone(&self.shared.connection_budget)
@@ -167,7 +160,7 @@ impl HolderClient {
         let link = self.link();
         match ConnectionStore::new(link.clone()) {
             Ok(store) => drop(self.shared.store.set(store)),
-            Err(error) => tracing::warn!(%error, "{NOT_STORED}"),
+            Err(error) => tracing::warn!(%error, "connections will not survive a kill of this daemon"),
         }
         let mut all = lock(&self.shared.connections);
         for Inherited { place, state, socket } in link.inherited() {
@@ -249,19 +242,13 @@ impl HolderClient {
         }
     }
 
-    /// This daemon serves. The holder knows it when this returns.
+    /// Reports that this daemon serves.
     pub(crate) async fn ready(&self) -> io::Result<()> {
-        let link = self.link();
-        let ready = self.shared.pool.run(move || link.ready()).await;
+        let ready = self.request(Link::ready).await;
         if let Some(store) = self.shared.store.get() {
             store.ready();
         }
         ready
-    }
-
-    /// Asks for a daemon that replaces this one.
-    pub(crate) fn replace(&self, exe: &Path, fallback: Option<&Path>) -> io::Result<()> {
-        self.link().replace(exe, fallback)
     }
 
     /// Stops accepting: another daemon continues with all listeners, now or later.
@@ -274,18 +261,12 @@ impl HolderClient {
         self.shared.draining.borrow().is_some()
     }
 
-    /// Resolves when the [intake is closed](Self::close_intake), with the way it was.
+    /// Resolves when the [intake is closed](Self::close_intake).
     pub(crate) async fn draining(&self) -> Drain {
         let mut draining = self.shared.draining.subscribe();
         let draining = draining.wait_for(Option::is_some).await;
         // The sender lives as long as this.
         draining.ok().and_then(|how| *how).unwrap_or(Drain::Leave)
-    }
-
-    /// Reports that this daemon has released everything. If this succeeds, the next one serves.
-    pub(crate) async fn handed_over(&self) -> io::Result<()> {
-        let link = self.link();
-        self.shared.pool.run(move || link.handed_over()).await
     }
 
     /// Closes this daemon's copies of the listeners and of the lock, which the next daemon has.
@@ -294,22 +275,16 @@ impl HolderClient {
         lock(&self.shared.lock).take();
     }
 
-    /// Kills the daemon that this one hands over to.
-    pub(crate) async fn kill_successor(&self) -> io::Result<()> {
-        let link = self.link();
-        self.shared.pool.run(move || link.kill_successor()).await
-    }
-
-    /// This daemon ends for good: releases all listeners. No other holder is started after this, and one that is being
-    /// started learns it, too.
+    /// Releases all listeners, because this daemon ends for good. No other holder is started after this. One that is
+    /// being started gets this request too.
     pub(crate) async fn ending(&self) {
         self.listeners().clear();
-        let held = self.clone();
+        let client = self.clone();
         let ended = self.shared.pool.run(move || {
-            *lock(&held.shared.ending) = true;
-            held.link().ending()
+            *lock(&client.shared.ending) = true;
+            client.link().ending()
         });
-        report(ended.await, "cannot release the listeners; the holder keeps them");
+        log_failure(ended.await, "cannot release the listeners; the holder keeps them");
     }
 
     /// Kills a holder of Mainstay 0.1.0, which accepts commands from every process that has a copy of its
@@ -319,27 +294,25 @@ impl HolderClient {
         if !self.start_info().holder_is_outdated {
             return;
         }
-        let link = self.link();
-        match self.shared.pool.run(move || link.kill_holder()).await {
-            Ok(()) => tracing::info!("killed the holder of version 0.1.0"),
-            failed => {
-                report(failed, "cannot kill the holder of version 0.1.0; it is still running");
-            }
+        let killed = self.request(Link::kill_holder).await;
+        if killed.is_ok() {
+            tracing::info!("killed the holder of version 0.1.0");
         }
+        log_failure(killed, "cannot kill the holder of version 0.1.0; it is still running");
     }
 
     /// Starts another holder in place of one that has died, and retries until there is one or this daemon
     /// [ends](Self::ending).
     pub(crate) async fn replace_holder(&self, exe: &Path) {
         loop {
-            let (held, exe) = (self.clone(), exe.to_owned());
-            match self.shared.pool.run(move || held.start_holder(&exe)).await {
+            let (client, exe) = (self.clone(), exe.to_owned());
+            match self.shared.pool.run(move || client.start_holder(&exe)).await {
                 Ok(None) => return,
                 Ok(Some(pid)) => {
                     return tracing::warn!(pid, "the holder exited; started a new one");
                 }
                 Err(error) => {
-                    tracing::error!(%error, "the holder has died and another one cannot be started");
+                    tracing::error!(%error, "the holder exited, and a new one cannot be started");
                 }
             }
             sleep(HOLDER_RETRY).await;
@@ -353,7 +326,7 @@ impl HolderClient {
         }
     }
 
-    /// Sends a pulse now and then: the holder kills a daemon that hangs.
+    /// Sends pulses: the holder kills a daemon that hangs.
     pub(crate) async fn pulse(&self) -> Infallible {
         let expected = self.start_info().watchdog.unwrap_or(PULSE);
         let mut pulse = interval(expected.min(PULSE));
@@ -371,22 +344,21 @@ impl HolderClient {
         if let Some(listener) = self.listeners().get(&place) {
             return listener.try_clone();
         }
-        let (link, wanted) = (self.link(), place.clone());
-        let listener = self.shared.pool.run(move || link.bind(&wanted)).await?;
-        let ours = listener.try_clone()?;
+        let wanted = place.clone();
+        let listener = self.request(move |link| link.bind(&wanted)).await?;
+        let copy = listener.try_clone()?;
         self.listeners().insert(place, listener);
-        Ok(ours)
+        Ok(copy)
     }
 
     async fn close(&self, place: Place) {
         self.listeners().remove(&place);
-        let link = self.link();
-        let released = self.shared.pool.run(move || link.release(&place)).await;
-        report(released, STAYS);
+        let released = self.request(move |link| link.release(&place)).await;
+        log_failure(released, NOT_RELEASED);
     }
 
     fn start_holder(&self, exe: &Path) -> io::Result<Option<u32>> {
-        // Locked until there is one, so that an end that begins meanwhile reaches the new one.
+        // Locked until the new holder runs, so that `ending` reaches it.
         let ending = lock(&self.shared.ending);
         if *ending {
             return Ok(None);
@@ -405,10 +377,8 @@ impl HolderClient {
         self.pulse_now();
         // Listeners that were closed while there was no holder.
         for (place, _) in held {
-            if !self.listeners().contains_key(&place)
-                && let Err(error) = link.release(&place)
-            {
-                tracing::warn!(%error, "{STAYS}");
+            if !self.listeners().contains_key(&place) {
+                log_failure(link.release(&place), NOT_RELEASED);
             }
         }
         Ok(Some(pid))
@@ -419,7 +389,16 @@ impl HolderClient {
         self.listeners().iter().map(copy).collect()
     }
 
-    fn link(&self) -> Link {
+    /// Sends a request on a blocking thread, and waits for its answer.
+    pub(crate) async fn request<T: Send + 'static>(
+        &self,
+        send: impl FnOnce(&Link) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let link = self.link();
+        self.shared.pool.run(move || send(&link)).await
+    }
+
+    pub(crate) fn link(&self) -> Link {
         lock(&self.shared.link).clone()
     }
 
@@ -444,13 +423,7 @@ fn written(connection: &OwnedFd) -> u64 {
 /// The argument by which this program becomes a holder in place of one that died.
 pub const TAKE_OVER: &str = "__take-over";
 
-const NOT_STORED: &str = "connections will not survive a kill of this daemon";
-
-const STAYS: &str = "cannot close a listener; the holder keeps it open";
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mainstay_core::lock(mutex)
-}
+const NOT_RELEASED: &str = "cannot close a listener; the holder keeps it open";
 
 fn forward_to(
     events: &mpsc::UnboundedSender<HolderEvent>,
@@ -460,7 +433,7 @@ fn forward_to(
     move |event| drop(events.send(event))
 }
 
-fn report(done: io::Result<()>, what: &str) {
+fn log_failure(done: io::Result<()>, what: &str) {
     if let Err(error) = done {
         tracing::warn!(%error, "{what}");
     }

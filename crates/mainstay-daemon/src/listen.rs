@@ -1,8 +1,7 @@
-//! The listeners for MCP clients: one for all servers, and one for each server that has a port of
-//! its own.
+//! The listeners for MCP clients: one for all servers, and one for each server with its own port.
 //!
-//! An address that is taken keeps nothing else from working: it is tried again until it is free. The
-//! sockets are the holder's, so that they outlive this daemon.
+//! An address in use is retried until it is free, and everything else works meanwhile. The holder owns the sockets, so
+//! that they outlive this daemon.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,8 +13,7 @@ use mainstay_api::Listen;
 use mainstay_hold::limits::{FINISH_REQUESTS, FIRST_LISTENER, PASS_CONNECTIONS};
 use mainstay_hold::listeners;
 use mainstay_proxy::front::http::{
-    self, Allowed, Callers, Config, ConnectionBudget, Drain, Limits, PassedOn, ResponseStart,
-    Scope, Token,
+    self, Allowed, Callers, Config, ConnectionBudget, Drain, Limits, ResponseStart, Scope, Token,
 };
 use mainstay_proxy::sock_diag::SockDiag;
 use tokio::net::{TcpListener, UnixStream};
@@ -33,91 +31,46 @@ const OTHER_PORTS: std::ops::Range<u16> = 7434..7534;
 /// Names of this machine inside containers. Requests with a token may use them.
 const CONTAINER_HOSTS: [&str; 2] = ["host.docker.internal", "host.containers.internal"];
 
-/// How often a taken address is tried.
-const TRY_AGAIN: Duration = Duration::from_secs(1);
+/// The delay before an address in use is retried.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Where listeners come from.
 #[derive(Clone)]
 pub(crate) enum Sockets {
-    /// From the holder, with whom they stay when this daemon dies.
-    HolderClient(HolderClient),
+    /// From the holder, which keeps them open when this daemon dies.
+    Holder(HolderClient),
     /// From the system.
     #[cfg(test)]
     Own,
 }
 
 impl Sockets {
-    async fn listen(&self, addr: SocketAddr) -> io::Result<TcpListener> {
+    fn holder(&self) -> Option<&HolderClient> {
         match self {
-            Self::HolderClient(holder) => holder.listen(addr).await,
-            #[cfg(test)]
-            Self::Own => TcpListener::bind(addr).await,
-        }
-    }
-
-    fn connections(&self, addr: SocketAddr) -> Vec<PassedOn> {
-        match self {
-            Self::HolderClient(holder) => holder.connections(addr),
-            #[cfg(test)]
-            Self::Own => Vec::new(),
-        }
-    }
-
-    /// The connection budget that all listeners share.
-    fn connection_budget(&self) -> Arc<ConnectionBudget> {
-        match self {
-            Self::HolderClient(holder) => holder.connection_budget(),
-            #[cfg(test)]
-            Self::Own => ConnectionBudget::new(1024),
-        }
-    }
-
-    fn store(&self, addr: SocketAddr) -> Option<Arc<dyn http::ConnectionStore>> {
-        match self {
-            Self::HolderClient(holder) => holder.store(addr),
+            Self::Holder(holder) => Some(holder),
             #[cfg(test)]
             Self::Own => None,
         }
     }
 
-    fn pass_on(&self, addr: SocketAddr, connections: &[PassedOn]) {
-        match self {
-            Self::HolderClient(holder) => holder.pass_on(addr, connections),
-            #[cfg(test)]
-            Self::Own => {}
+    async fn listen(&self, addr: SocketAddr) -> io::Result<TcpListener> {
+        match self.holder() {
+            Some(holder) => holder.listen(addr).await,
+            None => TcpListener::bind(addr).await,
         }
     }
 
-    fn private_connections(&self) -> Vec<PassedOn> {
-        match self {
-            Self::HolderClient(holder) => holder.private_connections(),
-            #[cfg(test)]
-            Self::Own => Vec::new(),
-        }
-    }
-
-    fn pass_on_private(&self, connections: &[PassedOn]) {
-        match self {
-            Self::HolderClient(holder) => holder.pass_on_private(connections),
-            #[cfg(test)]
-            Self::Own => {}
-        }
-    }
-
-    /// Resolves when another daemon continues with them.
-    async fn draining(&self) -> Drain {
-        match self {
-            Self::HolderClient(holder) => holder.draining().await,
-            #[cfg(test)]
-            Self::Own => std::future::pending().await,
-        }
-    }
-
-    async fn release(&self, addr: SocketAddr) {
-        match self {
-            Self::HolderClient(holder) => holder.release(addr).await,
-            #[cfg(test)]
-            Self::Own => {}
+    /// Resolves when a listener has to stop: its handle was dropped, or the daemon drains.
+    async fn stop(&self, mut handle: watch::Receiver<()>) -> Drain {
+        let draining = async {
+            match self.holder() {
+                Some(holder) => holder.draining().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = async { while handle.changed().await.is_ok() {} } => Drain::Finish,
+            how = draining => how,
         }
     }
 }
@@ -132,7 +85,7 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    /// From the settings, without tokens.
+    /// Without tokens.
     pub(crate) fn new(settings: &crate::AccessSettings) -> Self {
         let hosts = CONTAINER_HOSTS.map(str::to_owned).into_iter();
         Self {
@@ -209,7 +162,7 @@ impl ListenerState {
 #[derive(Debug)]
 pub(crate) struct Listener {
     state: watch::Receiver<ListenerState>,
-    /// Its drop stops it.
+    /// Dropping it stops the listener.
     stop: watch::Sender<()>,
     task: JoinHandle<()>,
 }
@@ -226,86 +179,74 @@ impl Listener {
     }
 
     fn spawn(addr: SocketAddr, scope: Scope, context: &Context) -> Self {
-        let sockets = context.sockets.clone();
-        let servers = Arc::clone(&context.servers);
-        let Access { callers, allowed, changing: _ } = context.access.clone();
-        let (told, state) = watch::channel(ListenerState::No);
+        let (sockets, servers) = (context.sockets.clone(), Arc::clone(&context.servers));
+        let budget = sockets.holder().map(HolderClient::connection_budget);
+        let config = Config {
+            store: sockets.holder().and_then(|holder| holder.store(addr)),
+            ..config(scope, budget.unwrap_or_else(|| ConnectionBudget::new(64)), context)
+        };
+        let (state_sender, state) = watch::channel(ListenerState::No);
         let (stop, stopped) = watch::channel(());
         let task = tokio::spawn(async move {
-            let stop = || told_to_stop(stopped.clone(), &sockets);
-            let Some(listener) = bind(addr, &sockets, &told, stop()).await else { return };
+            let stop = || sockets.stop(stopped.clone());
+            let Some(listener) = bind(addr, &sockets, &state_sender, stop()).await else { return };
             if let Ok(addr) = listener.local_addr() {
-                told.send_replace(ListenerState::At(addr));
+                state_sender.send_replace(ListenerState::At(addr));
             }
-            let config = Config {
-                scope,
-                callers,
-                allowed,
-                limits: limits(),
-                start: ResponseStart::Late,
-                budget: sockets.connection_budget(),
-                store: sockets.store(addr),
-                version: env!("CARGO_PKG_VERSION").to_owned(),
+            let Some(holder) = sockets.holder() else {
+                http::serve(listener, Vec::new(), servers, config, stop()).await;
+                return;
             };
-            let inherited = sockets.connections(addr);
+            let inherited = holder.connections(addr);
             let serve = http::serve(listener, inherited, servers, config, stop());
-            // At once, because nobody is to wait in the queue of a listener that is not served.
+            // At once, so that no client waits in the queue of a listener that is not served.
             let release = async {
                 match stop().await {
-                    Drain::Finish => sockets.release(addr).await,
+                    Drain::Finish => holder.release(addr).await,
                     Drain::HandOver | Drain::Leave => {}
                 }
             };
             let (left, ()) = tokio::join!(serve, release);
-            sockets.pass_on(addr, &left);
+            holder.pass_on(addr, &left);
         });
         Self { state, stop, task }
     }
 
-    /// Serves the connections of `mainstay connect`, which come to the control socket: at most `limit` at a time.
+    /// Serves the connections of `mainstay connect`, which arrive at the control socket: at most `limit` at a time.
     pub(crate) fn private(
         connections: mpsc::Receiver<UnixStream>,
         limit: usize,
         context: &Context,
     ) -> Self {
-        let sockets = context.sockets.clone();
-        let servers = Arc::clone(&context.servers);
-        let Access { callers, allowed, changing: _ } = context.access.clone();
+        let (sockets, servers) = (context.sockets.clone(), Arc::clone(&context.servers));
+        let config = Config {
+            start: ResponseStart::Early,
+            ..config(Scope::AllServers, ConnectionBudget::new(limit), context)
+        };
         let (_, state) = watch::channel(ListenerState::No);
         let (stop, stopped) = watch::channel(());
         let task = tokio::spawn(async move {
-            let config = Config {
-                scope: Scope::AllServers,
-                callers,
-                allowed,
-                limits: limits(),
-                start: ResponseStart::Early,
-                budget: ConnectionBudget::new(limit),
-                store: None,
-                version: env!("CARGO_PKG_VERSION").to_owned(),
-            };
-            let inherited = sockets.private_connections();
-            let stop = told_to_stop(stopped, &sockets);
+            let inherited = sockets.holder().map(HolderClient::private_connections);
+            let (inherited, stop) = (inherited.unwrap_or_default(), sockets.stop(stopped));
             let left = http::serve_private(connections, inherited, servers, config, stop).await;
-            sockets.pass_on_private(&left);
+            if let Some(holder) = sockets.holder() {
+                holder.pass_on_private(&left);
+            }
         });
         Self { state, stop, task }
     }
 
-    /// Where it listens, for those who want to be told.
     pub(crate) fn watch(&self) -> watch::Receiver<ListenerState> {
         self.state.clone()
     }
 
-    /// Waits a moment for the address, so that whoever asks next is told it.
+    /// Waits for the first attempt to bind, but not for long. An address in use is logged and retried.
     pub(crate) async fn settle(&mut self) {
-        // A taken address is told in the log, and tried again.
-        drop(
-            timeout(FIRST_LISTENER, self.state.wait_for(|state| *state != ListenerState::No)).await,
-        );
+        let settled = self.state.wait_for(|state| *state != ListenerState::No);
+        drop(timeout(FIRST_LISTENER, settled).await);
     }
 
-    /// Stops accepting now, and lets what is being answered finish while this is awaited.
+    /// Stops accepting now. The future resolves when requests in progress are answered.
     pub(crate) fn close(self) -> impl Future<Output = ()> {
         drop(self.stop);
         finished(self.task)
@@ -314,6 +255,24 @@ impl Listener {
     /// Waits until a listener has [passed its connections on](HolderClient::close_intake).
     pub(crate) async fn drained(self) {
         finished(self.task).await;
+    }
+}
+
+fn config(scope: Scope, budget: Arc<ConnectionBudget>, context: &Context) -> Config {
+    let Access { callers, allowed, .. } = context.access.clone();
+    Config {
+        scope,
+        callers,
+        allowed,
+        limits: Limits {
+            drain: FINISH_REQUESTS,
+            hand_over: PASS_CONNECTIONS,
+            ..Limits::default()
+        },
+        start: ResponseStart::Late,
+        budget,
+        store: None,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
     }
 }
 
@@ -378,21 +337,21 @@ pub(crate) fn first_addr(
     if let Some(port) = store.port()? {
         return Ok(own_addr(port));
     }
-    let was_first = other_owner(Listen::DEFAULT).is_none();
-    // If there are servers from before this choice existed, clients' files already have the default port.
-    let port = choose_port(was_first || !is_new, |port| check(port).is_ok());
+    // Servers that are older than this choice have the default port in clients' files.
+    let keeps_default = !is_new || other_owner(Listen::DEFAULT).is_none();
+    let port = choose_port(keeps_default, |port| check(port).is_ok());
     store.choose_port(port)?;
     Ok(own_addr(port))
 }
 
-/// The default port, or a free one if another user has the default.
-fn choose_port(was_first: bool, is_free: impl Fn(u16) -> bool) -> u16 {
-    let default = Listen::DEFAULT.port();
+/// The default port, or a free one.
+fn choose_port(keeps_default: bool, is_free: impl Fn(u16) -> bool) -> u16 {
     let other = || OTHER_PORTS.clone().find(|port| is_free(*port));
-    if was_first { default } else { other().unwrap_or(default) }
+    let other = if keeps_default { None } else { other() };
+    other.unwrap_or(Listen::DEFAULT.port())
 }
 
-/// The user who listens at an address, if that is known and not us.
+/// The user who listens at an address, if that is known to be another one.
 fn other_owner(addr: SocketAddr) -> Option<u32> {
     SockDiag::new(addr).listener(addr).filter(|uid| *uid != own_uid())
 }
@@ -419,29 +378,12 @@ pub(crate) fn check(port: u16) -> io::Result<()> {
 
 async fn finished(listener: JoinHandle<()>) {
     if let Err(error) = listener.await {
-        tracing::error!(%error, "a listener ended badly");
+        tracing::error!(%error, "a listener panicked");
     }
 }
 
-/// Resolves when a listener is to end, and tells how.
-async fn told_to_stop(stopped: watch::Receiver<()>, sockets: &Sockets) -> Drain {
-    tokio::select! {
-        () = gone(stopped) => Drain::Finish,
-        how = sockets.draining() => how,
-    }
-}
-
-fn limits() -> Limits {
-    Limits { drain: FINISH_REQUESTS, hand_over: PASS_CONNECTIONS, ..Limits::default() }
-}
-
-/// Resolves when the sender is gone.
-async fn gone(mut sender: watch::Receiver<()>) {
-    while sender.changed().await.is_ok() {}
-}
-
-/// Tries until it has the address, or is to stop. An attempt that was begun is seen through, so that no
-/// listener is left with the holder that nobody knows of.
+/// Retries until the address is bound or `stop` resolves. An attempt that has begun is completed, so that the holder
+/// keeps no listener that no daemon uses.
 async fn bind(
     addr: SocketAddr,
     sockets: &Sockets,
@@ -449,17 +391,14 @@ async fn bind(
     stop: impl Future<Output = Drain>,
 ) -> Option<TcpListener> {
     let mut stop = pin!(stop);
-    let mut told = false;
+    let mut logged = false;
     loop {
         let error = match sockets.listen(addr).await {
             Ok(listener) => return Some(listener),
             Err(error) => error,
         };
-        if told {
-            tracing::debug!(%addr, %error, "still cannot listen");
-        } else {
-            tracing::error!(%addr, %error, "cannot listen for MCP clients; trying again");
-            told = true;
+        if !std::mem::replace(&mut logged, true) {
+            tracing::error!(%addr, %error, "cannot listen for MCP clients; retrying");
         }
         let found = if let Some(uid) = other_owner(addr) {
             ListenerState::Taken { addr, uid }
@@ -470,8 +409,8 @@ async fn bind(
         };
         state.send_if_modified(|state| std::mem::replace(state, found) != found);
         tokio::select! {
-            () = sleep(TRY_AGAIN) => {}
-            Drain::Finish | Drain::HandOver | Drain::Leave = &mut stop => return None,
+            () = sleep(RETRY) => {}
+            _ = &mut stop => return None,
         }
     }
 }
@@ -485,7 +424,7 @@ mod tests {
         assert_eq!(choose_port(true, |_| true), 7433);
         assert_eq!(choose_port(false, |_| true), 7434);
         assert_eq!(choose_port(false, |port| port > 7440), 7441);
-        assert_eq!(choose_port(false, |_| false), 7433, "it is tried until it is free");
+        assert_eq!(choose_port(false, |_| false), 7433, "it is retried until it is free");
     }
 
     #[test]
@@ -494,7 +433,7 @@ mod tests {
         let store = Store::open(&dir.path().join("state.db")).unwrap();
         let asked = own_addr(7999);
         assert_eq!(first_addr(Some(asked), &store, true).unwrap(), asked);
-        assert_eq!(store.port().unwrap(), None, "what is asked for is no choice");
+        assert_eq!(store.port().unwrap(), None, "a configured address is not stored");
         store.choose_port(7450).unwrap();
         for is_new in [true, false] {
             assert_eq!(first_addr(None, &store, is_new).unwrap(), own_addr(7450));

@@ -362,7 +362,7 @@ impl Service {
             log: self.instance.daemon_log(),
             instance: self.instance_id.clone(),
             number: self.context.daemon,
-            holder: Some(self.holder.holder()),
+            holder: Some(self.holder.holder_pid()),
             replacement_failed: self.holder.start_info().replacement_failed.clone(),
         }
     }
