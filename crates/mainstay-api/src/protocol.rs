@@ -217,43 +217,6 @@ pub enum Request {
     },
 }
 
-impl Request {
-    /// Whether this changes anything. A change is made to its end once it has been asked for; what
-    /// only asks or uses ends when its client hangs up.
-    pub fn is_change(&self) -> bool {
-        match self {
-            Self::Run { .. }
-            | Self::Import { .. }
-            | Self::Start { .. }
-            | Self::Stop { .. }
-            | Self::Restart { .. }
-            | Self::Remove { .. }
-            | Self::ChooseClients { .. }
-            | Self::DropClients { .. }
-            | Self::CreateToken { .. }
-            | Self::RemoveToken { .. }
-            | Self::Reload { .. }
-            | Self::Shutdown { .. } => true,
-            Self::Pull { .. }
-            | Self::Export { .. }
-            | Self::List
-            | Self::Status { .. }
-            | Self::Why { .. }
-            | Self::Settle { .. }
-            | Self::Logs { .. }
-            | Self::Events { .. }
-            | Self::Tools { .. }
-            | Self::Call { .. }
-            | Self::Http { .. }
-            | Self::Connect { .. }
-            | Self::Relay { .. }
-            | Self::Clients { .. }
-            | Self::Tokens
-            | Self::Daemon => false,
-        }
-    }
-}
-
 /// What finding a client's files depends on: the user's home, and those of the user's variables that
 /// say where clients keep them or what is installed.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -45,53 +45,56 @@ impl Capacity {
     }
 }
 
-/// How long a request takes, which decides which limit applies.
+/// How a request is limited, and whether it ends with its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RequestKind {
-    /// Until its client leaves.
-    Follows,
-    /// As long as a server, an engine or a slow reader takes.
+    /// Lasts until its client disconnects.
+    Follow,
+    /// May take as long as a server, an engine or a slow reader.
     Long,
+    /// Like `Long`, but is completed even if its client disconnects.
+    Change,
     /// Answered immediately.
     Quick,
-    /// Always served: it ends or replaces the daemon, or has a limit of its own.
-    Unlimited,
+    /// Ends or replaces the daemon. Unlimited, and completed like a change.
+    Lifecycle,
+    /// Keeps the connection, and has its own limit.
+    Connection,
 }
 
 impl RequestKind {
     pub(crate) fn of(request: &Request) -> Self {
         match request {
             Request::Logs { follow: true, .. } | Request::Events { follow: true, .. } => {
-                Self::Follows
+                Self::Follow
             }
-            Request::Run { .. }
-            | Request::Import { .. }
+            Request::Logs { .. }
+            | Request::Events { .. }
             | Request::Pull { .. }
             | Request::Settle { .. }
+            | Request::Tools { .. }
+            | Request::Call { .. }
+            | Request::Clients { .. }
+            | Request::Tokens => Self::Long,
+            Request::Run { .. }
+            | Request::Import { .. }
             | Request::Start { .. }
             | Request::Stop { .. }
             | Request::Restart { .. }
             | Request::Remove { .. }
-            | Request::Logs { .. }
-            | Request::Events { .. }
-            | Request::Tools { .. }
-            | Request::Call { .. }
-            | Request::Clients { .. }
             | Request::ChooseClients { .. }
             | Request::DropClients { .. }
             | Request::CreateToken { .. }
-            | Request::Tokens
-            | Request::RemoveToken { .. } => Self::Long,
+            | Request::RemoveToken { .. } => Self::Change,
             Request::Export { .. }
             | Request::List
             | Request::Status { .. }
             | Request::Why { .. }
             | Request::Daemon => Self::Quick,
-            Request::Http { .. }
-            | Request::Connect { .. }
-            | Request::Relay { .. }
-            | Request::Reload { .. }
-            | Request::Shutdown { .. } => Self::Unlimited,
+            Request::Reload { .. } | Request::Shutdown { .. } => Self::Lifecycle,
+            Request::Http { .. } | Request::Connect { .. } | Request::Relay { .. } => {
+                Self::Connection
+            }
         }
     }
 }

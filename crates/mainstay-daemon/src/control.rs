@@ -1,7 +1,7 @@
 //! The control API on the unix socket.
 //!
-//! Only the user who runs the daemon may speak to it: the socket is private, and the peer's
-//! credentials are checked on every connection. The daemon speaks first.
+//! Only the user of the daemon may use it: the socket is private, and the peer's credentials are checked on every
+//! connection. The daemon speaks first.
 
 use std::collections::VecDeque;
 use std::io;
@@ -42,8 +42,8 @@ pub(crate) async fn converse(stream: UnixStream, service: Arc<Service>, received
     if !same_user {
         tracing::warn!("another user tried to reach the control socket");
         let message = "this daemon belongs to another user";
-        // An error of the other side is ignored.
         let help = "set MAINSTAY_HOME to a directory of yours to run your own";
+        // The peer may have disconnected.
         peer.fail(ApiError::new(ErrorKind::Invalid, message).with_help(help)).await.ok();
         return;
     }
@@ -78,30 +78,30 @@ pub(crate) async fn converse(stream: UnixStream, service: Arc<Service>, received
             peer.answer(claimed).await?;
             return if is_claimed { relay::receive(relays, streams, reader).await } else { Ok(()) };
         }
-        let _permit = match service.limits.admit(&request).await {
+        let kind = RequestKind::of(&request);
+        let _permit = match service.limits.admit(kind).await {
             Ok(permit) => permit,
             Err(error) => return peer.fail(error).await,
         };
         // Intent that is stored must also reach its driver, even if the client has disconnected. A panic in
         // between ends the daemon, and the next one reads what is stored.
-        if request.is_change() {
+        if let RequestKind::Change | RequestKind::Lifecycle = kind {
             return service.serve(request, &mut peer).await;
         }
-        // Any other request ends with its client: nothing is done for one that has gone.
         let served = async {
             tokio::select! {
                 done = service.serve(request, &mut peer) => done,
-                () = hung_up(reader) => Ok(()),
+                () = disconnected(reader) => Ok(()),
             }
         };
         CatchPanic::new(served).await.unwrap_or(Ok(()))
     };
     if let Err(error) = outcome.await {
-        tracing::debug!(%error, "a client went away");
+        tracing::debug!(%error, "a client disconnected");
     }
 }
 
-/// Passes the connection on to the HTTP listener.
+/// Passes the connection to the HTTP listener.
 async fn serve_http(
     service: &Service,
     name: &ServerName,
@@ -109,7 +109,7 @@ async fn serve_http(
     mut peer: Peer,
 ) -> io::Result<()> {
     if service.holder.is_draining() {
-        // The client asks the next daemon.
+        // The client retries with the next daemon.
         return Ok(());
     }
     if let Err(error) = service.registry.get(name) {
@@ -127,9 +127,7 @@ async fn serve_http(
 /// can starve another.
 #[derive(Debug)]
 pub(crate) struct CommandLimits {
-    capacity: Capacity,
-    /// How many connections may not have sent a request yet.
-    pub(crate) pending: usize,
+    pub(crate) capacity: Capacity,
     connected: Semaphore,
     followers: Semaphore,
     long: Semaphore,
@@ -140,7 +138,6 @@ impl CommandLimits {
     pub(crate) fn new(capacity: Capacity) -> Self {
         Self {
             capacity,
-            pending: capacity.pending,
             connected: Semaphore::new(capacity.connected),
             followers: Semaphore::new(capacity.followers),
             long: Semaphore::new(capacity.long),
@@ -149,25 +146,24 @@ impl CommandLimits {
     }
 
     /// Admits a command. A quick one waits for a permit; others are refused if there is none.
-    async fn admit(&self, request: &Request) -> Result<Option<SemaphorePermit<'_>>, ApiError> {
-        let capacity = self.capacity;
-        match RequestKind::of(request) {
-            RequestKind::Follows => {
-                try_acquire(&self.followers, capacity.followers, "followers of logs and events")
-                    .map(Some)
+    async fn admit(&self, kind: RequestKind) -> Result<Option<SemaphorePermit<'_>>, ApiError> {
+        let (permits, count, what) = match kind {
+            RequestKind::Follow => {
+                (&self.followers, self.capacity.followers, "followers of logs and events")
             }
-            RequestKind::Long => try_acquire(&self.long, capacity.long, "commands").map(Some),
-            RequestKind::Quick => Ok(self.quick.acquire().await.ok()),
-            RequestKind::Unlimited => Ok(None),
-        }
+            RequestKind::Long | RequestKind::Change => (&self.long, self.capacity.long, "commands"),
+            RequestKind::Quick => return Ok(self.quick.acquire().await.ok()),
+            RequestKind::Lifecycle | RequestKind::Connection => return Ok(None),
+        };
+        try_acquire(permits, count, what).map(Some)
     }
 
-    /// Waits until all MCP clients have left, for at most [`FAREWELL`]. New clients must not be admitted any
-    /// more.
-    pub(crate) async fn all_left(&self) {
+    /// Waits until all clients of `mainstay connect` 0.1.0 have disconnected, for at most [`FAREWELL`]. New ones must
+    /// not be admitted any more.
+    pub(crate) async fn all_disconnected(&self) {
         let all = u32::try_from(self.capacity.connected).unwrap_or(u32::MAX);
         if timeout(FAREWELL, self.connected.acquire_many(all)).await.is_err() {
-            tracing::debug!("some clients did not hear that another daemon takes over");
+            tracing::debug!("some clients have not read that another daemon takes over");
         }
     }
 }
@@ -193,11 +189,9 @@ impl PendingConnections {
     pub(crate) fn add(&mut self, task: AbortHandle, received: Arc<AtomicBool>, limit: usize) {
         self.0.push_back((task, received));
         self.0.retain(|(task, received)| !task.is_finished() && !received.load(Ordering::Relaxed));
-        while self.0.len() > limit {
-            let oldest = self.0.pop_front();
-            if let Some((task, _)) = oldest {
-                task.abort();
-            }
+        let excess = self.0.len().saturating_sub(limit);
+        for (oldest, _) in self.0.drain(..excess) {
+            oldest.abort();
         }
     }
 }
@@ -208,18 +202,17 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// A peer that is written to over this.
     #[cfg(test)]
     pub(crate) fn over(write: OwnedWriteHalf) -> Self {
         Self { write }
     }
 
-    /// One item of a stream.
+    /// Sends one item of a stream.
     pub(crate) async fn item(&mut self, item: &impl Serialize) -> io::Result<()> {
         self.items(std::slice::from_ref(item)).await
     }
 
-    /// Items of a stream, in one go.
+    /// Sends items of a stream with one write.
     pub(crate) async fn items(&mut self, items: &[impl Serialize]) -> io::Result<()> {
         let mut lines = Vec::new();
         for item in items {
@@ -229,7 +222,7 @@ impl Peer {
         self.write.write_all(&lines).await
     }
 
-    /// The answer, good or bad.
+    /// Sends the answer or the error.
     pub(crate) async fn answer<T: Serialize>(
         &mut self,
         answer: Result<T, ApiError>,
@@ -247,14 +240,13 @@ impl Peer {
     async fn line(&mut self, value: &impl Serialize) -> io::Result<()> {
         let mut line = serde_json::to_vec(value)?;
         line.push(b'\n');
-        // Only streamed items may wait for a user's pager; everything else is read by programs.
+        // Only streamed items may wait for a user's pager.
         timeout(WRITE_TIMEOUT, self.write.write_all(&line)).await?
     }
 }
 
 fn is_same_user(stream: &UnixStream) -> bool {
-    let ours = rustix::process::geteuid().as_raw();
-    stream.peer_cred().is_ok_and(|peer| peer.uid() == ours)
+    stream.peer_cred().is_ok_and(|peer| peer.uid() == rustix::process::geteuid().as_raw())
 }
 
 async fn read_line(reader: &mut BufReader<OwnedReadHalf>) -> io::Result<Option<Vec<u8>>> {
@@ -263,7 +255,8 @@ async fn read_line(reader: &mut BufReader<OwnedReadHalf>) -> io::Result<Option<V
     Ok((line.last() == Some(&b'\n')).then_some(line))
 }
 
-async fn hung_up(mut reader: BufReader<OwnedReadHalf>) {
-    let mut scrap = [0; 64];
-    while matches!(reader.read(&mut scrap).await, Ok(read) if read > 0) {}
+/// Resolves when the client has disconnected.
+async fn disconnected(mut reader: BufReader<OwnedReadHalf>) {
+    // A connection that fails has ended, too.
+    drop(tokio::io::copy_buf(&mut reader, &mut tokio::io::sink()).await);
 }

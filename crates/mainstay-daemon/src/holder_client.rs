@@ -160,7 +160,9 @@ impl HolderClient {
         let link = self.link();
         match ConnectionStore::new(link.clone()) {
             Ok(store) => drop(self.shared.store.set(store)),
-            Err(error) => tracing::warn!(%error, "connections will not survive a kill of this daemon"),
+            Err(error) => {
+                tracing::warn!(%error, "connections will not survive a kill of this daemon")
+            }
         }
         let mut all = lock(&self.shared.connections);
         for Inherited { place, state, socket } in link.inherited() {

@@ -254,7 +254,7 @@ async fn accept(
             Ok((stream, _)) => {
                 let received = Arc::default();
                 let client = control::converse(stream, service.clone(), Arc::clone(&received));
-                pending.add(tasks.spawn(client), received, service.limits.pending);
+                pending.add(tasks.spawn(client), received, service.limits.capacity.pending);
             }
             Err(error) => {
                 // Most likely out of descriptors: others may be closed in a moment.

@@ -34,27 +34,14 @@ const CONTAINER_HOSTS: [&str; 2] = ["host.docker.internal", "host.containers.int
 /// The delay before an address in use is retried.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Where listeners come from.
+/// Where listeners come from: the holder, which keeps them open when this daemon dies. Tests have none, and bind
+/// themselves.
 #[derive(Clone)]
-pub(crate) enum Sockets {
-    /// From the holder, which keeps them open when this daemon dies.
-    Holder(HolderClient),
-    /// From the system.
-    #[cfg(test)]
-    Own,
-}
+pub(crate) struct Sockets(pub(crate) Option<HolderClient>);
 
 impl Sockets {
-    fn holder(&self) -> Option<&HolderClient> {
-        match self {
-            Self::Holder(holder) => Some(holder),
-            #[cfg(test)]
-            Self::Own => None,
-        }
-    }
-
     async fn listen(&self, addr: SocketAddr) -> io::Result<TcpListener> {
-        match self.holder() {
+        match &self.0 {
             Some(holder) => holder.listen(addr).await,
             None => TcpListener::bind(addr).await,
         }
@@ -63,7 +50,7 @@ impl Sockets {
     /// Resolves when a listener has to stop: its handle was dropped, or the daemon drains.
     async fn stop(&self, mut handle: watch::Receiver<()>) -> Drain {
         let draining = async {
-            match self.holder() {
+            match &self.0 {
                 Some(holder) => holder.draining().await,
                 None => std::future::pending().await,
             }
@@ -180,9 +167,9 @@ impl Listener {
 
     fn spawn(addr: SocketAddr, scope: Scope, context: &Context) -> Self {
         let (sockets, servers) = (context.sockets.clone(), Arc::clone(&context.servers));
-        let budget = sockets.holder().map(HolderClient::connection_budget);
+        let budget = sockets.0.as_ref().map(HolderClient::connection_budget);
         let config = Config {
-            store: sockets.holder().and_then(|holder| holder.store(addr)),
+            store: sockets.0.as_ref().and_then(|holder| holder.store(addr)),
             ..config(scope, budget.unwrap_or_else(|| ConnectionBudget::new(64)), context)
         };
         let (state_sender, state) = watch::channel(ListenerState::No);
@@ -193,7 +180,7 @@ impl Listener {
             if let Ok(addr) = listener.local_addr() {
                 state_sender.send_replace(ListenerState::At(addr));
             }
-            let Some(holder) = sockets.holder() else {
+            let Some(holder) = sockets.0.as_ref() else {
                 http::serve(listener, Vec::new(), servers, config, stop()).await;
                 return;
             };
@@ -226,10 +213,10 @@ impl Listener {
         let (_, state) = watch::channel(ListenerState::No);
         let (stop, stopped) = watch::channel(());
         let task = tokio::spawn(async move {
-            let inherited = sockets.holder().map(HolderClient::private_connections);
+            let inherited = sockets.0.as_ref().map(HolderClient::private_connections);
             let (inherited, stop) = (inherited.unwrap_or_default(), sockets.stop(stopped));
             let left = http::serve_private(connections, inherited, servers, config, stop).await;
-            if let Some(holder) = sockets.holder() {
+            if let Some(holder) = sockets.0.as_ref() {
                 holder.pass_on_private(&left);
             }
         });
@@ -264,11 +251,7 @@ fn config(scope: Scope, budget: Arc<ConnectionBudget>, context: &Context) -> Con
         scope,
         callers,
         allowed,
-        limits: Limits {
-            drain: FINISH_REQUESTS,
-            hand_over: PASS_CONNECTIONS,
-            ..Limits::default()
-        },
+        limits: Limits { drain: FINISH_REQUESTS, hand_over: PASS_CONNECTIONS, ..Limits::default() },
         start: ResponseStart::Late,
         budget,
         store: None,

@@ -87,7 +87,7 @@ pub(crate) async fn build(config: Config, holder: HolderClient) -> Result<Daemon
         session_files,
         servers: Arc::clone(&gateway.servers),
         clients,
-        sockets: Sockets::Holder(holder.clone()),
+        sockets: Sockets(Some(holder.clone())),
         access,
         daemon,
         is_successor: holder.start_info().standby,

@@ -28,7 +28,7 @@ pub(super) async fn serve(
     mut peer: Peer,
 ) -> io::Result<()> {
     if service.holder.is_draining() {
-        // Only the next daemon knows what becomes of the session.
+        // The next daemon continues the session.
         return Ok(());
     }
     let limits = &service.limits;
@@ -42,10 +42,10 @@ pub(super) async fn serve(
     };
     let requests = service.gateway.servers.pending(name.as_str(), &session);
     let pending = requests.iter().map(|(id, _)| id.clone()).collect();
-    let told = peer.answer(Ok(Connected { session: Some(session.clone()), pending })).await;
-    if told.is_err() {
+    let answered = peer.answer(Ok(Connected { session: Some(session.clone()), pending })).await;
+    if answered.is_err() {
         service.gateway.close(name, &session);
-        return told;
+        return answered;
     }
     let target = Target::private(&format!("/{name}/mcp")).map_err(io::Error::other)?;
     let client = Client::over(target, InProcess(service.http.clone()));

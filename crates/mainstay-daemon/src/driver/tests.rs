@@ -62,7 +62,7 @@ impl World {
             session_files: SessionFiles::open(dir.path().join("sessions")).unwrap(),
             servers: Arc::default(),
             clients,
-            sockets: Sockets::Own,
+            sockets: Sockets(None),
             access: Access::default(),
             daemon: 1,
             is_successor: false,

@@ -113,7 +113,7 @@ impl Drain {
         self.daemon.requests.take();
         let commands = &mut self.daemon.command_tasks;
         if self.ending == Ending::HandOver {
-            self.daemon.service.limits.all_left().await;
+            self.daemon.service.limits.all_disconnected().await;
             commands.abort_all();
         }
         let ended = async { while commands.join_next().await.is_some() {} };

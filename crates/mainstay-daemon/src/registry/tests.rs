@@ -61,7 +61,7 @@ impl World {
             session_files: SessionFiles::open(dir.path().join("sessions")).unwrap(),
             servers: Arc::clone(&gateway.servers),
             clients,
-            sockets: Sockets::Own,
+            sockets: Sockets(None),
             access: Access::default(),
             daemon: 1,
             is_successor: false,
