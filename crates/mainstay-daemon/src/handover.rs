@@ -24,15 +24,17 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 pub(crate) use self::lifecycle::Ending;
 use self::lifecycle::{Action, Event, Lifecycle, Step};
 use crate::holder_client::{HolderClient, HolderEvents};
+use crate::service::Service;
 use crate::startup::dirs;
+use crate::state::schemas::INTENT;
 use crate::state::store::Store;
-use crate::{Config, RunError, STATE, inspect, listen};
+use crate::{Config, RunError, inspect, listen};
 
-// A request is in the journal before the old daemon stops to wait for it.
+// A request is in the journal before the old daemon stops waiting for it.
 const _: () = assert!(DURABLE.as_millis() < SETTLE.as_millis());
 
-/// The first step of the new daemon: checks that it can serve, and waits until the old one has handed over. False if
-/// that continues instead.
+/// The first step of the new daemon: checks that it can serve, and waits until the old one has handed over. Returns
+/// false if the old one continues instead.
 pub(crate) async fn prepare(
     config: &Config,
     holder: &HolderClient,
@@ -40,7 +42,7 @@ pub(crate) async fn prepare(
 ) -> Result<bool, RunError> {
     inspect(&config.instance)?;
     dirs::check_room(&config.instance)?;
-    let state = config.instance.state_dir.join(STATE);
+    let state = INTENT.path_in(&config.instance.state_dir);
     let addr = match config.listen.first {
         Some(addr) => addr,
         None => Store::port_in(&state)?.map_or(Listen::DEFAULT, listen::own_addr),
@@ -59,7 +61,7 @@ pub(crate) async fn prepare(
     }
 }
 
-/// What clients want of the daemon itself.
+/// A request to end or replace the daemon.
 #[derive(Debug)]
 pub(crate) enum LifecycleRequest {
     End { keep_servers: bool },
@@ -69,7 +71,7 @@ pub(crate) enum LifecycleRequest {
 /// A request for a new daemon.
 #[derive(Debug)]
 pub(crate) struct ReplaceRequest {
-    /// Its program; the same as this one's if there is none.
+    /// The program of the new daemon; `None` means the program of this one.
     pub(crate) exe: Option<PathBuf>,
     /// What is renamed over the program if the new daemon fails.
     pub(crate) fallback: Option<PathBuf>,
@@ -85,14 +87,6 @@ pub(crate) struct LifecycleRequests {
     current: Option<ReplaceRequest>,
 }
 
-/// What [`LifecycleRequests::until_ending`] needs of a daemon.
-pub(crate) struct Serving<'a> {
-    pub(crate) holder: &'a HolderClient,
-    pub(crate) servers: &'a Servers,
-    pub(crate) store: &'a Store,
-    pub(crate) exe: &'a Path,
-}
-
 impl LifecycleRequests {
     pub(crate) fn new(inbox: mpsc::Receiver<LifecycleRequest>) -> Self {
         Self { inbox, current: None }
@@ -103,13 +97,14 @@ impl LifecycleRequests {
     pub(crate) async fn until_ending(
         &mut self,
         events: &mut HolderEvents,
-        daemon: Serving<'_>,
+        service: &Service,
+        exe: &Path,
     ) -> (Ending, Instant) {
-        let Serving { holder, servers, store, exe } = daemon;
+        let holder = &service.holder;
         let listen = |kind| signal(kind).expect("the runtime handles signals");
         let mut term = listen(SignalKind::terminate());
         let mut int = listen(SignalKind::interrupt());
-        let mut superseded = pin!(until_superseded(store));
+        let mut superseded = pin!(until_superseded(&service.context.store));
         let mut holders = JoinSet::new();
         let mut lifecycle = Lifecycle::new();
         loop {
@@ -123,7 +118,7 @@ impl LifecycleRequests {
                         Event::Requested
                     }
                 },
-                () = quiet(servers, lifecycle.waits_until()) => Event::Quiet,
+                () = quiet(&service.gateway.servers, lifecycle.waits_until()) => Event::Quiet,
                 event = events.next() => match from_holder(event, holder) {
                     Some(event) => event,
                     None => continue,
@@ -176,7 +171,7 @@ impl LifecycleRequests {
     }
 }
 
-/// Resolves when no call is left that the next daemon could not continue, or at this time. Never without one.
+/// Resolves when no call is left that the next daemon could not continue, or at `until`. Never without `until`.
 async fn quiet(servers: &Servers, until: Option<Instant>) {
     let Some(until) = until else { return std::future::pending().await };
     if timeout_at(until, servers.unbound()).await.is_err() {
@@ -266,7 +261,7 @@ impl ReplaceRequest {
 
 fn refuse(request: Option<ReplaceRequest>, why: &str) {
     if let Some(request) = request {
-        // The command may have gone.
+        // The command may have disconnected.
         drop(request.outcome.send(Err(why.to_owned())));
     }
 }

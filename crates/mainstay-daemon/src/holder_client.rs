@@ -161,7 +161,7 @@ impl HolderClient {
         match ConnectionStore::new(link.clone()) {
             Ok(store) => drop(self.shared.store.set(store)),
             Err(error) => {
-                tracing::warn!(%error, "connections will not survive a kill of this daemon")
+                tracing::warn!(%error, "connections will not survive a kill of this daemon");
             }
         }
         let mut all = lock(&self.shared.connections);

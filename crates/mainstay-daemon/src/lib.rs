@@ -1,7 +1,7 @@
 //! Wires it together: the driver of each server, the store of intent, the control API.
 //!
-//! A daemon is built ([`startup`]), serves, and drains ([`handover`]). The control socket is opened when every server
-//! is known with both facts, what is wanted and what runs, so every command finds a complete daemon.
+//! A daemon is built ([`startup`]), serves, and drains ([`handover`]). The control socket is opened when intent and
+//! running processes of every server are known, so every command finds a complete daemon.
 
 mod background;
 mod blocking;
@@ -40,10 +40,10 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use background::{keep_entries, keep_watch, sweep, trim_heap};
-use engines::Engines;
-use handover::{Ending, LifecycleRequests, Serving, relay};
+use handover::{Ending, LifecycleRequests, relay};
 use listen::HttpListeners;
 use service::Service;
+use state::schemas::INTENT;
 use state::session_store::SessionStore;
 use state::store::{self, Store};
 
@@ -52,12 +52,6 @@ pub use mainstay_engine::discover;
 pub use startup::dirs::{RunError, prepare, record};
 pub use startup::preflight::{PreflightError, preflight};
 pub use state::store::{Restored, StoreError, restore};
-
-/// The store of intent, in the state directory.
-const STATE: &str = "state.db";
-
-/// The sessions of clients, in the state directory.
-const SESSIONS: &str = "sessions.db";
 
 /// The streams of requests in flight, in the run directory.
 const STREAMS: &str = "streams";
@@ -68,8 +62,8 @@ const CONTAINERS: &str = "containers";
 /// The ledger of entries in clients' files, in the state directory.
 const CLIENTS_DIR: &str = "clients";
 
-/// How many tasks are polled at most before the sockets are polled again: with many busy sessions all of them, so that
-/// one poll finds what arrived for any of them meanwhile.
+/// How many tasks are polled before the sockets are polled again. With many busy sessions that is all of them, so that
+/// one poll of the sockets finds the data for all of them.
 const EVENT_INTERVAL: u32 = 512;
 
 /// How often the control socket is checked.
@@ -94,7 +88,7 @@ pub struct Config {
     pub env: Vec<(OsString, OsString)>,
     /// This program, which is also the shim.
     pub exe: PathBuf,
-    /// When entries in clients' files are refreshed, if a server does not say.
+    /// When entries in clients' files are refreshed, unless a server has its own setting.
     pub refresh: RefreshMode,
     /// What is logged, in the notation of `tracing`.
     pub log_filter: Option<String>,
@@ -120,7 +114,7 @@ impl Default for AccessSettings {
 /// Whether a daemon could read the state of this instance. Changes nothing.
 pub fn inspect(instance: &Instance) -> Result<(), RunError> {
     store::loss::refuse(instance)?;
-    Ok(Store::inspect(&instance.state_dir.join(STATE))?)
+    Ok(Store::inspect(&INTENT.path_in(&instance.state_dir))?)
 }
 
 /// Runs a daemon until it ends or has handed over to another one.
@@ -162,8 +156,6 @@ struct Daemon {
     /// The first field, so that it is dropped before the others.
     _freeze: FreezeOnDrop,
     service: Arc<Service>,
-    engines: Engines,
-    holder: HolderClient,
     exe: PathBuf,
     sessions: SessionStore,
     /// Whether clients have sessions that are no longer known.
@@ -180,8 +172,8 @@ struct Daemon {
     relay_mark: Option<relay::Mark>,
 }
 
-/// Freezes the sessions when it is dropped: their clients have not given up what is dropped afterwards, by an error too,
-/// and the next daemon continues it.
+/// Freezes the sessions when it is dropped, also by an error: requests that are dropped afterwards were not given up by
+/// their clients, and the next daemon continues them.
 struct FreezeOnDrop(Arc<Servers>);
 
 impl Drop for FreezeOnDrop {
@@ -193,27 +185,26 @@ impl Drop for FreezeOnDrop {
 impl Daemon {
     /// Serves until something ends the daemon: how it ends, and since when.
     async fn serve(&mut self, holder_events: &mut HolderEvents) -> (Ending, Instant) {
-        let Self { service, engines, holder, .. } = self;
+        let service = &self.service;
+        let holder = &service.holder;
         log_last_daemon(holder);
         if let Err(error) = holder.ready().await {
             // The first event reports its end, and another holder is started then.
-            tracing::warn!(%error, "the holder does not know that this daemon serves");
+            tracing::warn!(%error, "cannot report to the holder that this daemon serves");
         }
         let servers = Arc::clone(&service.gateway.servers);
         self.messengers.spawn(async move { relay::give_up_unclaimed(servers.relays()).await });
         let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
         tracing::info!(version, pid, "daemon ready");
         holder.kill_outdated_holder().await;
-        let store = &service.context.store;
-        store.secure_later();
+        service.context.store.secure_later();
         let requests = self.requests.as_mut().expect("they are taken when the daemon ends");
-        let serving = Serving { holder, servers: &service.gateway.servers, store, exe: &self.exe };
         let (listen, lost) = (service.listen.clone(), self.sessions_lost);
         let (socket, tasks) = (&mut self.control_socket, &mut self.command_tasks);
         tokio::select! {
-            ending = requests.until_ending(holder_events, serving) => ending,
-            never = accept(socket, holder, service, &self.sessions, tasks) => match never {},
-            never = keep_watch(engines, &service.registry) => match never {},
+            ending = requests.until_ending(holder_events, service, &self.exe) => ending,
+            never = accept(socket, service, &self.sessions, tasks) => match never {},
+            never = keep_watch(&service.context.engines, &service.registry) => match never {},
             never = sweep(&service.gateway) => match never {},
             never = trim_heap() => match never {},
             never = keep_entries(&service.registry, listen, lost) => match never {},
@@ -235,7 +226,6 @@ fn log_last_daemon(holder: &HolderClient) {
 /// Accepts commands until it is dropped. A control socket that was removed is bound again.
 async fn accept(
     listener: &mut UnixListener,
-    holder: &HolderClient,
     service: &Arc<Service>,
     sessions: &SessionStore,
     tasks: &mut JoinSet<()>,
@@ -244,7 +234,7 @@ async fn accept(
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            rebound = rebound(holder, &service.instance) => {
+            rebound = rebound(service) => {
                 *listener = rebound;
                 sessions.restore_journal();
                 continue;
@@ -257,7 +247,7 @@ async fn accept(
                 pending.add(tasks.spawn(client), received, service.limits.capacity.pending);
             }
             Err(error) => {
-                // Most likely out of descriptors: others may be closed in a moment.
+                // Most likely out of descriptors; some may be closed soon.
                 tracing::error!(%error, "cannot accept a client");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -267,10 +257,11 @@ async fn accept(
 }
 
 /// Waits until the control socket or the run directory was removed, creates it again and returns the new socket.
-async fn rebound(holder: &HolderClient, instance: &Instance) -> UnixListener {
+async fn rebound(service: &Service) -> UnixListener {
+    let instance = &service.instance;
     loop {
         tokio::time::sleep(SOCKET_CHECK).await;
-        // A disk that does not respond says nothing about the socket.
+        // An error, such as of a disk that does not respond, does not mean that the socket was removed.
         if tokio::fs::try_exists(instance.socket()).await.unwrap_or(true) {
             continue;
         }
@@ -279,7 +270,7 @@ async fn rebound(holder: &HolderClient, instance: &Instance) -> UnixListener {
             tracing::error!(%error, "cannot create the run directory again");
             continue;
         }
-        match holder.listen_for_commands(&instance.run_dir).await {
+        match service.holder.listen_for_commands(&instance.run_dir).await {
             Ok(listener) => return listener,
             Err(error) => tracing::error!(%error, "cannot bind the control socket again"),
         }

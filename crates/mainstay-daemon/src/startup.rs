@@ -35,12 +35,13 @@ use crate::registry::Registry;
 use crate::run_session::SessionFiles;
 use crate::service::Service;
 use crate::state::event_log::{self, EventLog};
-use crate::state::session_store::{self, SessionStore};
+use crate::state::schemas::{EVENTS, INTENT, SESSIONS};
+use crate::state::session_store::SessionStore;
 use crate::state::store::{self, Store, Stored};
 use crate::state::{session_key, stream_journal};
 use crate::{
-    CLIENTS_DIR, CONTAINERS, Config, Daemon, FreezeOnDrop, LOG_BYTES, LOG_KEEP, RunError, SESSIONS,
-    STATE, STREAMS, clock,
+    CLIENTS_DIR, CONTAINERS, Config, Daemon, FreezeOnDrop, LOG_BYTES, LOG_KEEP, RunError, STREAMS,
+    clock,
 };
 
 /// How many connections of `mainstay connect` wait to be served.
@@ -49,12 +50,16 @@ const HTTP_CONNECTIONS: usize = 64;
 /// Opens everything and resumes every server.
 pub(crate) async fn build(config: Config, holder: HolderClient) -> Result<Daemon, RunError> {
     let instance = config.instance.clone();
-    let [state, events, kept_sessions] =
-        [STATE, store::EVENTS, SESSIONS].map(|name| instance.state_dir.join(name));
+    let [state, events, sessions] =
+        [INTENT, EVENTS, SESSIONS].map(|schema| schema.path_in(&instance.state_dir));
     if holder.start_info().replacement_failed.is_some() {
-        Store::undo_migration(&state)?;
-        event_log::undo_migration(&events);
-        session_store::undo_migration(&kept_sessions);
+        INTENT.undo_migration(&state)?;
+        for (schema, path) in [(EVENTS, &events), (SESSIONS, &sessions)] {
+            // A daemon can start without either of them.
+            if let Err(error) = schema.undo_migration(path) {
+                tracing::error!(%error, "the {} from before the update cannot be restored", schema.what);
+            }
+        }
     }
     store::loss::refuse(&instance)?;
     let store = Store::open(&state)?;
@@ -73,8 +78,7 @@ pub(crate) async fn build(config: Config, holder: HolderClient) -> Result<Daemon
         Clients::open(surroundings(&config, &instance), store.clone(), event_log.clone())?;
     let (engines, containers) =
         open_engines(&config, &instance_id, daemon, in_containers(&stored), &session_files).await?;
-    let (sessions, kept) =
-        SessionStore::open(&kept_sessions, &instance.run_dir.join(STREAMS), daemon);
+    let (sessions, kept) = SessionStore::open(&sessions, &instance.run_dir.join(STREAMS), daemon);
     let sessions_lost = kept.lost;
     let keys = session_key::load(&instance.state_dir, &store);
     let ids = SessionIds::new(&keys.key, sessions.era()).recognising(keys.other.as_ref());
@@ -131,14 +135,12 @@ pub(crate) async fn build(config: Config, holder: HolderClient) -> Result<Daemon
         more: more.collect(),
         limits: CommandLimits::new(capacity),
         http,
-        holder: holder.clone(),
+        holder,
         lifecycle_requests,
     });
     Ok(Daemon {
         _freeze: FreezeOnDrop(Arc::clone(&service.gateway.servers)),
         service,
-        engines,
-        holder,
         exe: config.exe,
         sessions,
         sessions_lost,

@@ -2,7 +2,7 @@
 
 pub(crate) mod event_log;
 pub(crate) mod files;
-mod schemas;
+pub(crate) mod schemas;
 pub(crate) mod session_key;
 pub(crate) mod session_store;
 pub(crate) mod store;

@@ -23,14 +23,14 @@ pub(crate) struct Drain {
     ending: Ending,
     /// When the ending was decided.
     since: Instant,
-    /// Steps that go on while others begin.
+    /// Steps that continue while others begin.
     background: JoinSet<()>,
     /// The calls that only this daemon can finish.
     relayed: Vec<RelayedCall>,
 }
 
 impl Daemon {
-    /// Ends, in the steps of this ending.
+    /// Executes the steps of this ending.
     pub(crate) async fn drain(self, ending: Ending, since: Instant) -> Result<(), RunError> {
         if ending == Ending::Superseded {
             return Err(RunError::Superseded);
@@ -42,7 +42,7 @@ impl Daemon {
         for step in ending.steps() {
             let begun = Instant::now();
             drain.execute(*step).await?;
-            tracing::debug!(?step, took = ?begun.elapsed(), "step of the end done");
+            tracing::debug!(?step, took = ?begun.elapsed(), "step of the ending done");
         }
         Ok(())
     }
@@ -51,7 +51,7 @@ impl Daemon {
 impl Drain {
     async fn execute(&mut self, step: Step) -> Result<(), RunError> {
         let service = Arc::clone(&self.daemon.service);
-        let holder = self.daemon.holder.clone();
+        let holder = service.holder.clone();
         let (servers, registry) = (&service.gateway.servers, &service.registry);
         let is_hand_over = self.ending == Ending::HandOver;
         match step {
@@ -87,7 +87,7 @@ impl Drain {
             Step::Flush => self.flush().await,
             Step::Report => {
                 registry.abandon();
-                self.daemon.engines.abandon();
+                service.context.engines.abandon();
                 // The new daemon has to know of these calls before it serves.
                 let mark = relay::Mark::set(&service.instance.run_dir, !self.relayed.is_empty());
                 self.daemon.relay_mark = Some(mark);
@@ -148,10 +148,11 @@ impl Drain {
     }
 }
 
-/// Reports that everything is released, so that the new daemon serves. If the holder has died meanwhile, it is not known
-/// whether it had told the new daemon to serve. So that one is killed, long before it could serve and start a holder of
-/// its own. A new holder gets all listeners from this daemon, and starts a daemon when this one has exited. If the new
-/// daemon cannot be killed, it may serve, and no holder is started: there are never two.
+/// Reports that everything is released, so that the new daemon serves.
+///
+/// If the holder has died, the new daemon may or may not have been asked to serve. So it is killed, long before it could
+/// serve and start its own holder. Then a new holder gets all listeners from this daemon, and starts a daemon when this
+/// one has exited. If the new daemon cannot be killed, it may serve, and no holder is started: there are never two.
 async fn report(holder: &HolderClient, exe: &Path) -> Result<(), RunError> {
     let Err(error) = holder.request(Link::handed_over).await else { return Ok(()) };
     tracing::warn!(%error, "the holder has died during the hand-over");

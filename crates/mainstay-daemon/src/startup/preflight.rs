@@ -13,10 +13,12 @@ use std::path::{Path, PathBuf};
 use mainstay_api::Instance;
 use mainstay_clients::{ClientError, Machine, Registrar};
 
-use crate::state::event_log::{self, EventLog};
-use crate::state::session_store::{self, SessionStore};
-use crate::state::store::{self, Store, StoreError};
-use crate::{CLIENTS_DIR, SESSIONS, STATE};
+use crate::CLIENTS_DIR;
+use crate::state::event_log::EventLog;
+use crate::state::schemas::{EVENTS, INTENT, SESSIONS};
+use crate::state::session_store::SessionStore;
+use crate::state::store::schema::Schema;
+use crate::state::store::{Store, StoreError};
 
 /// The ledger of entries in clients' files.
 const LEDGER: &str = "clients.json";
@@ -57,15 +59,17 @@ impl PreflightError {
 /// Opens the state of an instance as a daemon would, in a copy. `copy` is a directory that is private and empty.
 pub fn preflight(instance: &Instance, copy: &Path) -> Result<(), PreflightError> {
     let state = &instance.state_dir;
-    check_intent(&state.join(STATE), &copy.join(STATE))?;
-    check_events(&state.join(store::EVENTS), &copy.join(store::EVENTS))?;
-    check_sessions(&state.join(SESSIONS), &copy.join(SESSIONS))?;
+    check_intent(state, copy)?;
+    copy_unless_damaged(&EVENTS, state, copy)?;
+    EventLog::open(&EVENTS.path_in(copy))?.close();
+    copy_unless_damaged(&SESSIONS, state, copy)?;
+    check_sessions(state, copy)?;
     check_ledger(&state.join(CLIENTS_DIR), &copy.join(CLIENTS_DIR))
 }
 
-fn check_intent(from: &Path, to: &Path) -> Result<(), PreflightError> {
-    Store::copy(from, to)?;
-    let store = Store::open(to)?;
+fn check_intent(state: &Path, copy: &Path) -> Result<(), PreflightError> {
+    INTENT.copy(&INTENT.path_in(state), &INTENT.path_in(copy))?;
+    let store = Store::open(&INTENT.path_in(copy))?;
     store.instance()?;
     store.next_daemon(0)?;
     store.load()?;
@@ -73,24 +77,22 @@ fn check_intent(from: &Path, to: &Path) -> Result<(), PreflightError> {
     Ok(())
 }
 
-fn check_events(from: &Path, to: &Path) -> Result<(), PreflightError> {
-    match event_log::copy(from, to) {
-        Ok(()) | Err(StoreError::Damaged { .. }) => {}
-        Err(error) => return Err(error.into()),
+fn copy_unless_damaged(schema: &Schema, state: &Path, copy: &Path) -> Result<(), PreflightError> {
+    match schema.copy(&schema.path_in(state), &schema.path_in(copy)) {
+        Ok(()) | Err(StoreError::Damaged { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
     }
-    EventLog::open(to)?.close();
-    Ok(())
 }
 
-fn check_sessions(from: &Path, to: &Path) -> Result<(), PreflightError> {
-    match session_store::copy(from, to) {
-        Ok(()) | Err(StoreError::Damaged { .. }) => {}
-        Err(error) => return Err(error.into()),
-    }
+fn check_sessions(state: &Path, copy: &Path) -> Result<(), PreflightError> {
     // Streams belong to processes that run, so they are not copied.
-    let (sessions, kept) = SessionStore::open(to, &to.with_extension("streams"), 0);
+    let (sessions, recovered) =
+        SessionStore::open(&SESSIONS.path_in(copy), &copy.join("streams"), 0);
     sessions.close();
-    if kept.lost { Err(PreflightError::SessionStore(from.to_owned())) } else { Ok(()) }
+    if recovered.lost {
+        return Err(PreflightError::SessionStore(SESSIONS.path_in(state)));
+    }
+    Ok(())
 }
 
 fn check_ledger(from: &Path, to: &Path) -> Result<(), PreflightError> {
@@ -135,9 +137,9 @@ mod tests {
         /// An instance that an earlier version has left.
         fn old() -> Self {
             let scene = Self::new();
-            scene.load(STATE, STATE_V1);
-            scene.load(store::EVENTS, EVENTS_V1);
-            scene.load(SESSIONS, SESSIONS_V1);
+            scene.load(INTENT.file, STATE_V1);
+            scene.load(EVENTS.file, EVENTS_V1);
+            scene.load(SESSIONS.file, SESSIONS_V1);
             fs::create_dir(scene.state(CLIENTS_DIR)).unwrap();
             fs::write(scene.ledger(), r#"{"version":1,"records":[]}"#).unwrap();
             scene
@@ -196,7 +198,7 @@ mod tests {
     #[test]
     fn the_state_of_a_running_daemon_is_opened() {
         let scene = Scene::old();
-        let store = Store::open(&scene.state(STATE)).unwrap();
+        let store = Store::open(&scene.state(INTENT.file)).unwrap();
         let daemon = store.next_daemon(0).unwrap();
         scene.preflight().unwrap();
         assert_eq!(store.instance().unwrap(), "93246ff845138454", "it is not fenced off");
@@ -210,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_newer_state_is_refused_by_its_own_name() {
-        for (name, known) in [(STATE, 2), (store::EVENTS, 2), (SESSIONS, 4)] {
+        for (name, known) in [(INTENT.file, 2), (EVENTS.file, 2), (SESSIONS.file, 4)] {
             let scene = Scene::old();
             scene.load(name, "PRAGMA user_version=9");
             let refusal = "has schema 9, this version of Mainstay knows";
@@ -221,19 +223,19 @@ mod tests {
     #[test]
     fn an_invalid_state_is_refused() {
         let scene = Scene::old();
-        scene.load(STATE, "UPDATE servers SET spec = '{}' WHERE name = 'off'");
+        scene.load(INTENT.file, "UPDATE servers SET spec = '{}' WHERE name = 'off'");
         scene.fails("server `off`");
         let scene = Scene::old();
         fs::write(scene.ledger(), "{}").unwrap();
         scene.fails("the ledger of entries in clients' files cannot be read");
         let scene = Scene::old();
-        scene.load(SESSIONS, "UPDATE sessions SET subscriptions = 'x'");
+        scene.load(SESSIONS.file, "UPDATE sessions SET subscriptions = 'x'");
         scene.fails("/state/sessions.db` cannot be read");
     }
 
     #[test]
     fn damage_that_a_daemon_tolerates_passes() {
-        for name in [store::EVENTS, SESSIONS] {
+        for name in [EVENTS.file, SESSIONS.file] {
             let scene = Scene::old();
             fs::write(scene.state(name), "no database at all".repeat(500)).unwrap();
             scene.preflight().unwrap();

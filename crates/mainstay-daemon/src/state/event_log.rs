@@ -192,15 +192,3 @@ fn read_earlier_runs(path: &Path) -> rusqlite::Result<EarlierRuns> {
     }
     Ok(known)
 }
-
-/// Undoes the migration of a newer program that failed afterwards. If that fails, the log stays as it is.
-pub(crate) fn undo_migration(path: &Path) {
-    if let Err(error) = EVENTS.undo_migration(path) {
-        tracing::error!(%error, "the event log from before the update cannot be restored");
-    }
-}
-
-/// Copies the log, if it exists, without changing it. Fails if this program cannot migrate it.
-pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
-    EVENTS.copy(from, to)
-}

@@ -23,6 +23,7 @@ macro_rules! events_table {
 
 /// The store of intent.
 pub(crate) const INTENT: Schema = Schema {
+    file: "state.db",
     what: "store",
     synchronous: "full",
     steps: &[
@@ -45,6 +46,7 @@ pub(crate) const INTENT: Schema = Schema {
 
 /// The event log.
 pub(crate) const EVENTS: Schema = Schema {
+    file: "events.db",
     what: "event log",
     synchronous: "normal",
     steps: &[
@@ -63,6 +65,7 @@ pub(crate) const EVENTS: Schema = Schema {
 
 /// The sessions of clients.
 pub(crate) const SESSIONS: Schema = Schema {
+    file: "sessions.db",
     what: "file of sessions",
     synchronous: "normal",
     steps: &[

@@ -33,11 +33,10 @@ use mainstay_proxy::{
 use tokio::sync::oneshot;
 
 use self::database::Database;
-use self::era::{Era, Found};
-use self::pending::{Change, Full, Known, Pending};
+use self::era::Era;
+use self::pending::{Change, Full, Pending};
 use crate::clock;
 use crate::state::schemas::SESSIONS;
-use crate::state::store::StoreError;
 use crate::state::stream_journal::StreamJournal;
 
 /// The delay before a failed write is repeated.
@@ -72,37 +71,28 @@ impl SessionStore {
     /// the number of this daemon.
     pub(crate) fn open(path: &Path, streams_dir: &Path, daemon: u64) -> (Self, RecoveredState) {
         let (journal, streams) = StreamJournal::open(streams_dir, daemon);
-        let found = Found::at(path);
+        let last_era = era::recorded(path);
         let with_streams: Vec<&str> = streams.iter().map(|stream| &*stream.key.session).collect();
         let opened = SESSIONS.or_quarantine(path, || Database::open(path, &with_streams));
-        match opened {
-            Ok(((database, recovered), lost)) => {
-                let sessions = recovered.sessions.iter();
-                let servers = sessions.map(|session| (session.id.clone(), session.server.clone()));
-                let era = Era::begin(path, found, !lost, true);
-                (
-                    Self::new(Some(database), journal, era, servers.collect()),
-                    RecoveredState { streams, lost, ..recovered },
-                )
-            }
+        let ((database, recovered), lost) = match opened {
+            Ok((opened, lost)) => (opened, lost),
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(
                     error,
                     "sessions are in memory only: they will not outlive this daemon"
                 );
+                let recovered = RecoveredState { lost: true, streams, ..RecoveredState::default() };
+                let era = Era::begin(path, None, false);
                 let database = Database::in_memory().ok();
-                (
-                    Self::new(
-                        database,
-                        journal,
-                        Era::begin(path, found, false, false),
-                        HashMap::new(),
-                    ),
-                    RecoveredState { lost: true, streams, ..RecoveredState::default() },
-                )
+                return (Self::new(database, journal, era, HashMap::new()), recovered);
             }
-        }
+        };
+        let sessions = recovered.sessions.iter();
+        let servers = sessions.map(|session| (session.id.clone(), session.server.clone()));
+        let era = Era::begin(path, last_era.filter(|_| !lost), true);
+        let store = Self::new(Some(database), journal, era, servers.collect());
+        (store, RecoveredState { streams, lost, ..recovered })
     }
 
     /// Writes pending changes and closes the file. Later changes are dropped.
@@ -145,7 +135,7 @@ impl SessionStore {
             let of_writer = shared.clone();
             let writer = thread::Builder::new()
                 .name("sessions".to_owned())
-                .spawn(move || of_writer.write_all(&mut database))
+                .spawn(move || of_writer.run(&mut database))
                 .expect("the system can start a thread");
             shared.lock().writer = Some(writer);
         }
@@ -299,62 +289,50 @@ struct Lookup {
     answer: oneshot::Sender<Result<Option<SessionRecord>, Unreadable>>,
 }
 
-/// Work for the writer thread.
-enum Work {
-    Write(Pending, Vec<oneshot::Sender<()>>),
-    Find(Vec<Lookup>),
-}
-
 impl Shared {
-    /// The writer thread. All pending changes are written in one transaction.
-    fn write_all(&self, database: &mut Database) {
-        let mut retry = None;
-        while let Some(work) = self.wait(retry) {
-            let (pending, _waiting) = match work {
-                Work::Write(pending, waiting) => (pending, waiting),
-                Work::Find(lookups) => {
-                    self.find_all(database, lookups);
-                    continue;
-                }
-            };
-            let is_in_memory = |id: &str| self.lock().servers.contains_key(id);
-            let Err(error) = database.write(&pending, is_in_memory) else {
-                retry = None;
-                continue;
-            };
-            let mut state = self.lock();
-            if retry.is_none() || state.closed {
-                tracing::error!(%error, "sessions cannot be written; they are kept in memory");
-            }
-            state.pending.put_back(pending);
-            if state.closed {
-                return;
-            }
-            retry = Some(clock::now() + RETRY);
-        }
-    }
-
-    /// Waits for work; `None` when closed. Changes that could not be written are retried at `retry`.
-    fn wait(&self, retry: Option<Instant>) -> Option<Work> {
+    /// The writer thread. All pending changes are written in one transaction. If that fails, they are retried later.
+    fn run(&self, database: &mut Database) {
+        let mut retry_at: Option<Instant> = None;
         let mut state = self.lock();
         loop {
-            if !state.lookups.is_empty() {
-                return Some(Work::Find(std::mem::take(&mut state.lookups)));
+            let lookups = std::mem::take(&mut state.lookups);
+            if !lookups.is_empty() {
+                drop(state);
+                self.find_all(database, lookups);
+                state = self.lock();
+                continue;
             }
-            let early = retry.map(|at| at.saturating_duration_since(clock::now()));
-            let early = early.filter(|early| !early.is_zero() && !state.closed);
-            if early.is_none() && !state.pending.is_empty() {
-                let waiting = std::mem::take(&mut state.waiting);
-                return Some(Work::Write(std::mem::take(&mut state.pending), waiting));
+            let delay = retry_at.map(|at| at.saturating_duration_since(clock::now()));
+            let delay = delay.filter(|delay| !delay.is_zero() && !state.closed);
+            if delay.is_none() && !state.pending.is_empty() {
+                let pending = std::mem::take(&mut state.pending);
+                let _waiting = std::mem::take(&mut state.waiting);
+                drop(state);
+                let is_in_memory = |id: &str| self.lock().servers.contains_key(id);
+                let written = database.write(&pending, is_in_memory);
+                state = self.lock();
+                let Err(error) = written else {
+                    retry_at = None;
+                    continue;
+                };
+                if retry_at.is_none() || state.closed {
+                    tracing::error!(%error, "sessions cannot be written; they are kept in memory");
+                }
+                state.pending.put_back(pending);
+                if state.closed {
+                    return;
+                }
+                retry_at = Some(clock::now() + RETRY);
+                continue;
             }
             // Nothing is left to write, or the last write failed.
             state.waiting.clear();
             if state.closed {
-                return None;
+                return;
             }
-            state = match early {
-                Some(early) => {
-                    let waited = self.changed.wait_timeout(state, early);
+            state = match delay {
+                Some(delay) => {
+                    let waited = self.changed.wait_timeout(state, delay);
                     waited.unwrap_or_else(PoisonError::into_inner).0
                 }
                 None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
@@ -365,39 +343,27 @@ impl Shared {
     /// Finds sessions among the pending changes, then on disk.
     fn find_all(&self, database: &Database, lookups: Vec<Lookup>) {
         for Lookup { id, answer } in lookups {
-            let known = self.lock().pending.find(&id);
-            let found = match known {
-                Known::Record(record) => Ok(Some(*record)),
-                Known::Ended => Ok(None),
-                Known::Nothing => database.find(&id),
+            let change = self.lock().pending.sessions.get(&id).cloned();
+            let found = match change {
+                Some(Change::Save(record)) => Ok(Some(*record)),
+                Some(Change::Remove) => Ok(None),
+                Some(Change::Touch(_)) | None => database.find(&id),
             };
             let found = found.map_err(|error| {
                 tracing::warn!(%error, "a session cannot be read");
                 Unreadable
             });
-            let is_there = |found: &SessionRecord| {
+            let exists = |found: &SessionRecord| {
                 !self.lock().pending.removed_servers.contains(&found.server)
             };
-            // The caller may have given up.
-            answer.send(found.map(|found| found.filter(is_there))).ok();
+            // The receiver may have been dropped.
+            answer.send(found.map(|found| found.filter(exists))).ok();
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         mainstay_core::lock(&self.state)
     }
-}
-
-/// Undoes the migration of a newer program that failed afterwards. If that fails, the file stays as it is.
-pub(crate) fn undo_migration(path: &Path) {
-    if let Err(error) = SESSIONS.undo_migration(path) {
-        tracing::error!(%error, "the sessions from before the update cannot be restored");
-    }
-}
-
-/// Copies the file, if it exists, without changing it. Fails if this program cannot migrate it.
-pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
-    SESSIONS.copy(from, to)
 }
 
 #[cfg(test)]

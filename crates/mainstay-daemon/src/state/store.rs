@@ -38,9 +38,6 @@ use crate::blocking::BlockingPool;
 use crate::random;
 use crate::state::schemas::INTENT;
 
-/// The event log beside it.
-pub(crate) const EVENTS: &str = "events.db";
-
 /// A server as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stored {
@@ -69,11 +66,6 @@ impl Store {
         Self::of(path, connection)
     }
 
-    /// Undoes the migration of a newer program that failed afterwards.
-    pub(crate) fn undo_migration(path: &Path) -> Result<(), StoreError> {
-        INTENT.undo_migration(path)
-    }
-
     /// Checks that the store can be opened and read, without creating or changing it.
     pub(crate) fn inspect(path: &Path) -> Result<(), StoreError> {
         if !path.exists() {
@@ -83,11 +75,6 @@ impl Store {
         INTENT.check(path, &connection)?;
         check_pages(path, &connection)?;
         Self::of(path, connection)?.load().map(drop)
-    }
-
-    /// Copies the store, if it exists, without changing it. Fails if this program cannot migrate it.
-    pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
-        INTENT.copy(from, to)
     }
 
     fn of(path: &Path, connection: Connection) -> Result<Self, StoreError> {

@@ -79,12 +79,12 @@ enum Disk {
     /// Everything but the backlog, in a file of this length.
     File {
         length: u64,
-        /// Beyond this length, it may be worthwhile to rewrite it.
-        worthwhile: u64,
+        /// A longer file is rewritten if most of it is about streams that are over.
+        rewrite_beyond: u64,
     },
-    /// Nothing, or something that is out of date. The file is rewritten at this time.
+    /// Nothing, or an outdated file. It is rewritten at this time.
     Nothing {
-        again: Instant,
+        retry_at: Instant,
         /// Why, if that was not logged yet.
         reason: Option<io::Error>,
     },
@@ -101,21 +101,21 @@ impl StreamJournal {
     /// Recovers what the newest daemon before the one of this number has left in the directory.
     pub(crate) fn open(dir: &Path, number: u64) -> (Self, Vec<StreamRecord>) {
         let mut alive = LiveStreams::default();
-        if let Err(error) = file::make_dir(dir).and_then(|()| read_newest(dir, &mut alive)) {
+        if let Err(error) = read_newest(dir, &mut alive) {
             tracing::warn!(%error, "the streams of the last daemon cannot be read");
         }
         alive.forget_lost();
         let records = alive.records();
-        let first = JournalFile::create(dir, number, alive.entries());
-        // Also if it failed: what is out of date must not be read, and may be what fills the disk.
-        if let Err(error) = file::clear(dir, number) {
-            tracing::error!(%error, "streams of an earlier daemon stay behind");
-        }
-        let (journal, disk) = match first {
-            Ok((journal, length)) => (Some(journal), Disk::file(length)),
-            Err(error) => (None, Disk::Nothing { again: clock::now(), reason: Some(error) }),
+        let mut file = JournalFile::new(dir, number);
+        let disk = match file.rewrite(alive.entries()) {
+            Ok(length) => Disk::file(length),
+            Err(error) => Disk::Nothing { retry_at: clock::now(), reason: Some(error) },
         };
-        let writer = Writer::start(dir.to_owned(), number, journal);
+        // Also if it failed: outdated records must not be read, and may be what fills the disk.
+        if let Err(error) = file.remove_others() {
+            tracing::error!(%error, "streams of an earlier daemon cannot be removed");
+        }
+        let writer = Writer::start(file);
         let mut state =
             State { alive, disk, writer, backlog: Vec::new(), stalled: None, overflowed: false };
         state.flush();
@@ -186,7 +186,7 @@ impl StreamJournal {
 
 impl Disk {
     fn file(length: u64) -> Self {
-        Self::File { length, worthwhile: MIN_REWRITE_BYTES }
+        Self::File { length, rewrite_beyond: MIN_REWRITE_BYTES }
     }
 }
 
@@ -253,9 +253,10 @@ impl State {
         if self.stalled.take().is_some() && matches!(self.disk, Disk::File { .. }) {
             tracing::info!("the disk responds again: requests in flight outlive this daemon");
         }
-        if let Some(job) = self.tidy_up() {
-            // The old file is up to date meanwhile, so nothing waits for the new one but the next change.
-            self.writer.execute(job);
+        if self.is_mostly_over() {
+            // The old file is up to date meanwhile, so only the next change waits for the new one.
+            let entries = self.alive.entries().collect();
+            self.writer.execute(Job::Rewrite { entries, or_wipe: false });
         }
     }
 
@@ -265,9 +266,9 @@ impl State {
             Disk::File { .. } if !self.backlog.is_empty() => {
                 Some(Job::Append(std::mem::take(&mut self.backlog)))
             }
-            Disk::Nothing { again, .. } => {
+            Disk::Nothing { retry_at, .. } => {
                 self.backlog.clear();
-                let is_due = clock::now() >= *again;
+                let is_due = clock::now() >= *retry_at;
                 is_due.then(|| Job::Rewrite {
                     entries: self.alive.entries().collect(),
                     or_wipe: true,
@@ -277,17 +278,10 @@ impl State {
         }
     }
 
-    /// Rewrites the file if most of it is about streams that are over.
-    fn tidy_up(&mut self) -> Option<Job> {
-        match self.disk {
-            Disk::File { length, worthwhile }
-                if length > worthwhile && length / 2 > self.alive.bytes() as u64 =>
-            {
-                let entries = self.alive.entries().collect();
-                Some(Job::Rewrite { entries, or_wipe: false })
-            }
-            Disk::File { .. } | Disk::Nothing { .. } | Disk::Closed => None,
-        }
+    /// Whether most of the file is about streams that are over.
+    fn is_mostly_over(&self) -> bool {
+        matches!(self.disk, Disk::File { length, rewrite_beyond }
+            if length > rewrite_beyond && length / 2 > self.alive.bytes() as u64)
     }
 
     fn finished(&mut self, done: Done) {
@@ -297,7 +291,7 @@ impl State {
             (Done::Replaced, disk) => *disk = Disk::Closed,
             (Done::Appended(Ok(bytes)), Disk::File { length, .. }) => *length += bytes,
             (Done::Appended(Err(error)), disk) => {
-                *disk = Disk::Nothing { again: now, reason: Some(error) };
+                *disk = Disk::Nothing { retry_at: now, reason: Some(error) };
             }
             (Done::Rewritten(Ok(length)), disk) => {
                 if let Disk::Nothing { reason: None, .. } = disk {
@@ -306,20 +300,20 @@ impl State {
                 *disk = Disk::file(length);
             }
             // The old file is still good.
-            (Done::Rewritten(Err(error)), Disk::File { length, worthwhile }) => {
+            (Done::Rewritten(Err(error)), Disk::File { length, rewrite_beyond }) => {
                 tracing::debug!(%error, "the file of streams cannot be rewritten");
-                *worthwhile = *length + MIN_REWRITE_BYTES;
+                *rewrite_beyond = *length + MIN_REWRITE_BYTES;
             }
-            (Done::Rewritten(Err(_)), Disk::Nothing { again, reason }) => {
+            (Done::Rewritten(Err(_)), Disk::Nothing { retry_at, reason }) => {
                 if let Some(error) = reason.take() {
                     tracing::warn!(%error, "requests in flight do not outlive this daemon for now");
                 }
-                *again = now + RETRY;
+                *retry_at = now + RETRY;
             }
         }
         if std::mem::take(&mut self.overflowed) && !matches!(self.disk, Disk::Closed) {
             let reason = io::Error::other("too much was to be written while the disk was stalled");
-            self.disk = Disk::Nothing { again: now, reason: Some(reason) };
+            self.disk = Disk::Nothing { retry_at: now, reason: Some(reason) };
         }
     }
 
@@ -345,9 +339,8 @@ fn read_newest(dir: &Path, alive: &mut LiveStreams) -> io::Result<()> {
     for entry in entries.by_ref() {
         alive.apply(entry);
     }
-    match entries.left() {
-        0 => {}
-        left => tracing::debug!(left, "the last entry of the last daemon is incomplete"),
+    if entries.left() > 0 {
+        tracing::debug!(bytes = entries.left(), "the last entry of the last daemon is incomplete");
     }
     Ok(())
 }

@@ -20,17 +20,6 @@ pub(super) struct Pending {
     pub(super) clock: Option<Duration>,
 }
 
-/// What the pending changes say about a session.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Known {
-    /// Its current record.
-    Record(Box<SessionRecord>),
-    /// It has ended.
-    Ended,
-    /// Unchanged; see the disk.
-    Nothing,
-}
-
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Change {
     Save(Box<SessionRecord>),
@@ -57,15 +46,6 @@ impl Pending {
         }
         self.put(id, change);
         Ok(())
-    }
-
-    /// The pending change of a session.
-    pub(super) fn find(&self, id: &str) -> Known {
-        match self.sessions.get(id) {
-            Some(Change::Save(record)) => Known::Record(record.clone()),
-            Some(Change::Remove) => Known::Ended,
-            Some(Change::Touch(_)) | None => Known::Nothing,
-        }
     }
 
     pub(super) fn save_copy(&mut self, server: String, copy: Vec<u8>) {

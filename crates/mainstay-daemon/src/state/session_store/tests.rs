@@ -207,7 +207,7 @@ fn what_a_newer_program_changed_before_it_failed_is_undone() {
     load(FOURTH, &place.path);
     fs::copy(&place.path, beside(&place.path, ".schema-4.bak")).unwrap();
     load("DELETE FROM sessions; PRAGMA user_version = 5", &place.path);
-    undo_migration(&place.path);
+    SESSIONS.undo_migration(&place.path).unwrap();
     let (sessions, recovered) = open(&place.path);
     assert_eq!((recovered.sessions.len(), recovered.lost), (2, false));
     sessions.close();
@@ -220,7 +220,7 @@ fn what_cannot_be_undone_stays_and_the_daemon_goes_on() {
     load("PRAGMA user_version = 5", &place.path);
     fs::write(beside(&place.path, ".schema-4.bak"), "no database at all".repeat(100)).unwrap();
     let before = fs::read(&place.path).unwrap();
-    undo_migration(&place.path);
+    SESSIONS.undo_migration(&place.path).unwrap_err();
     assert!(fs::read(&place.path).unwrap() == before, "the file was touched");
     assert!(open(&place.path).1.lost);
 }

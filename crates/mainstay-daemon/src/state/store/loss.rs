@@ -10,8 +10,9 @@ use mainstay_api::Instance;
 use mainstay_hold::shim_search::run_dirs_of_shims;
 
 use super::schema::open_to_read;
-use super::{EVENTS, StoreError, backup};
-use crate::{CLIENTS_DIR, CONTAINERS, SESSIONS, STATE};
+use super::{StoreError, backup};
+use crate::state::schemas::{EVENTS, INTENT, SESSIONS};
+use crate::{CLIENTS_DIR, CONTAINERS};
 
 /// What exists in the place of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,16 +31,16 @@ type Trace = (&'static str, fn(&Instance) -> bool);
 const TRACES: [Trace; 7] = [
     ("running servers", |instance| !running(instance).is_empty()),
     ("records of runs", |instance| has_entries(&instance.runs_dir())),
-    ("a copy of it", |instance| !backup::copies(&instance.state_dir.join(STATE)).is_empty()),
-    ("an event log", |instance| instance.state_dir.join(EVENTS).exists()),
-    ("sessions of clients", |instance| instance.state_dir.join(SESSIONS).exists()),
+    ("a copy of it", |instance| !backup::copies(&INTENT.path_in(&instance.state_dir)).is_empty()),
+    ("an event log", |instance| EVENTS.path_in(&instance.state_dir).exists()),
+    ("sessions of clients", |instance| SESSIONS.path_in(&instance.state_dir).exists()),
     ("records of containers", |instance| has_entries(&instance.state_dir.join(CONTAINERS))),
     ("records of clients' files", |instance| has_entries(&instance.state_dir.join(CLIENTS_DIR))),
 ];
 
 /// Fails if the store of an instance was lost.
 pub(crate) fn refuse(instance: &Instance) -> Result<(), StoreError> {
-    let path = instance.state_dir.join(STATE);
+    let path = INTENT.path_in(&instance.state_dir);
     let found = find(&path);
     if found == Found::File {
         return Ok(());
@@ -135,12 +136,12 @@ mod tests {
             made.unwrap();
             for empty in [false, true] {
                 if empty {
-                    fs::write(state(STATE), "").unwrap();
+                    fs::write(state(INTENT.file), "").unwrap();
                 }
                 let error = refuse(&instance).unwrap_err();
                 assert!(matches!(error, StoreError::Lost { .. }), "{name}: {error}");
             }
-            fs::remove_file(state(STATE)).unwrap();
+            fs::remove_file(state(INTENT.file)).unwrap();
             fs::remove_file(&path).or_else(|_| fs::remove_dir_all(&path)).unwrap();
             refuse(&instance).unwrap();
         }
@@ -152,7 +153,7 @@ mod tests {
     fn a_store_without_tables_is_lost_and_one_without_servers_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let instance = instance_in(dir.path());
-        let path = instance.state_dir.join(STATE);
+        let path = INTENT.path_in(&instance.state_dir);
         fs::write(backup::copy_of(&path), "").unwrap();
         let bare = rusqlite::Connection::open(&path).unwrap();
         bare.pragma_update(None, "journal_mode", "wal").unwrap();

@@ -12,7 +12,7 @@ use super::schema::open_to_read;
 use super::{Store, StoreError, loss};
 use crate::state::files::{beside, quarantined, remove};
 use crate::state::schemas::INTENT;
-use crate::{CONTAINERS, STATE, clock};
+use crate::{CONTAINERS, clock};
 
 /// The result of [`restore`].
 #[derive(Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub enum Restored {
 /// Restores the store of an instance if it was lost or is damaged; with `empty`, makes one without servers, and
 /// moves copies of the old one aside. What is left of the old one is kept as `state.db.damaged`.
 pub fn restore(instance: &Instance, empty: bool) -> Result<Restored, StoreError> {
-    let path = instance.state_dir.join(STATE);
+    let path = INTENT.path_in(&instance.state_dir);
     let problem = match loss::refuse(instance).and_then(|()| Store::inspect(&path)) {
         Ok(()) => return Ok(Restored::Intact),
         Err(error @ (StoreError::Lost { .. } | StoreError::Damaged { .. })) => error,
@@ -123,13 +123,13 @@ mod tests {
     use super::*;
 
     async fn store_with(instance: &Instance, names: &[&str]) -> Store {
-        let store = Store::open(&instance.state_dir.join(STATE)).unwrap();
+        let store = Store::open(&INTENT.path_in(&instance.state_dir)).unwrap();
         store.put(names.iter().map(|name| stored(name)).collect()).await.unwrap();
         store
     }
 
     fn names(instance: &Instance) -> Vec<String> {
-        let store = Store::open(&instance.state_dir.join(STATE)).unwrap();
+        let store = Store::open(&INTENT.path_in(&instance.state_dir)).unwrap();
         store.load().unwrap().iter().map(|server| server.spec.name.to_string()).collect()
     }
 
@@ -137,7 +137,7 @@ mod tests {
     async fn what_was_deleted_or_damaged_is_restored_and_the_rest_is_kept() {
         let dir = tempfile::tempdir().unwrap();
         let instance = instance_in(dir.path());
-        let path = instance.state_dir.join(STATE);
+        let path = INTENT.path_in(&instance.state_dir);
         drop(store_with(&instance, &["a", "b"]).await);
         assert_eq!(restore(&instance, false).unwrap(), Restored::Intact);
         assert_eq!(restore(&instance, true).unwrap(), Restored::Intact);
@@ -164,7 +164,7 @@ mod tests {
     async fn without_a_copy_nothing_is_made_up() {
         let dir = tempfile::tempdir().unwrap();
         let instance = instance_in(dir.path());
-        let path = instance.state_dir.join(STATE);
+        let path = INTENT.path_in(&instance.state_dir);
         drop(store_with(&instance, &["a"]).await);
         fs::write(&path, "no database at all, but as long as one".repeat(30)).unwrap();
         fs::write(beside(&path, ".backup"), "nor is this").unwrap();
@@ -185,7 +185,7 @@ mod tests {
     async fn copies_are_moved_aside_for_an_empty_store() {
         let dir = tempfile::tempdir().unwrap();
         let instance = instance_in(dir.path());
-        let path = instance.state_dir.join(STATE);
+        let path = INTENT.path_in(&instance.state_dir);
         drop(store_with(&instance, &["a"]).await);
         fs::copy(beside(&path, ".backup"), beside(&path, ".schema-1.bak")).unwrap();
         fs::remove_file(&path).unwrap();
@@ -204,7 +204,7 @@ mod tests {
     async fn a_backup_of_an_older_schema_is_better_than_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let instance = instance_in(dir.path());
-        let path = instance.state_dir.join(STATE);
+        let path = INTENT.path_in(&instance.state_dir);
         drop(store_with(&instance, &["a"]).await);
         fs::rename(beside(&path, ".backup"), beside(&path, ".schema-1.bak")).unwrap();
         fs::remove_file(&path).unwrap();

@@ -1,13 +1,12 @@
 //! Opens databases, and migrates them to the newest schema.
 //!
-//! A file of an older schema is migrated when it is opened: first it is copied
-//! ([`backup`]), then all missing steps are executed in one transaction. Whatever fails or dies
-//! meanwhile, the file has its old schema and content, or the newest schema. A newer schema is refused and not
-//! changed.
+//! A file of an older schema is migrated when it is opened: first it is copied ([`backup`]), then all missing steps are
+//! executed in one transaction. If that fails or the process dies, the file has either its old schema and content or the
+//! newest schema.
 //!
-//! Compatibility: a new program migrates every earlier schema, and an old one refuses a newer file and says what to do.
+//! Compatibility: every program migrates all earlier schemas, and refuses a newer one without changing it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
@@ -16,12 +15,14 @@ use super::{StoreError, backup};
 use crate::startup::dirs::make_private_database;
 use crate::state::files::quarantine;
 
-/// Marks a file as ours: "main".
+/// The id of Mainstay in the header of a database: "main".
 pub(super) const APPLICATION: i64 = 0x6d61_696e;
 
-/// The schema of one kind of file.
+/// The schema of one kind of database.
 pub(crate) struct Schema {
-    /// The kind of file, for messages.
+    /// The name of the file in the state directory.
+    pub(crate) file: &'static str,
+    /// The kind of database, for messages.
     pub(crate) what: &'static str,
     /// `full`: a commit is on disk when it is acknowledged. `normal`: a power cut may lose the last commits.
     pub(crate) synchronous: &'static str,
@@ -30,6 +31,10 @@ pub(crate) struct Schema {
 }
 
 impl Schema {
+    pub(crate) fn path_in(&self, state_dir: &Path) -> PathBuf {
+        state_dir.join(self.file)
+    }
+
     /// The number of the newest schema.
     pub(crate) fn newest(&self) -> i64 {
         i64::try_from(self.steps.len()).expect("there are few steps")
@@ -49,8 +54,8 @@ impl Schema {
         Ok(connection)
     }
 
-    /// Opens a file with `open`. If it is damaged, it is moved aside, and a new one is opened. Also returns whether
-    /// that was necessary.
+    /// Opens a file with `open`. A damaged file is moved aside, and a new one is opened. Also returns whether the file
+    /// was damaged.
     pub(crate) fn or_quarantine<T>(
         &self,
         path: &Path,
@@ -75,8 +80,8 @@ impl Schema {
     }
 
     /// Undoes the migration of a newer program that failed afterwards: its backup of the newest
-    /// schema that this program knows is put back, and the newer file is kept beside it. Does nothing if
-    /// this program can use the file, or if there is no such backup.
+    /// schema that this program knows replaces the file, which is kept beside it. Does nothing if this program can use
+    /// the file, or if there is no such backup.
     pub(crate) fn undo_migration(&self, path: &Path) -> Result<(), StoreError> {
         if !path.exists() {
             return Ok(());

@@ -5,111 +5,100 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::io::retry_on_intr;
+
 use super::entry::{Entry, HEADER};
 
 /// The size of each write when the file is created.
 const CHUNK: usize = 256 * 1024;
 
-/// The file of one daemon, which bears its number. A daemon reads the file of the newest before it and
-/// replaces it by its own, so the writes of one that was replaced are never read.
+/// The file of one daemon, named by its number. A daemon reads the file of the newest one before it and replaces it by
+/// its own, so the writes of a replaced daemon are never read.
 #[derive(Debug)]
 pub(super) struct JournalFile {
-    path: PathBuf,
-    file: File,
+    dir: PathBuf,
+    number: u64,
+    /// `None` if nothing can be appended.
+    pub(super) file: Option<File>,
 }
 
 impl JournalFile {
-    /// Creates the file of this number with these entries. Also returns its length.
-    pub(super) fn create(
-        dir: &Path,
-        number: u64,
-        entries: impl IntoIterator<Item = Entry>,
-    ) -> io::Result<(Self, u64)> {
-        make_dir(dir)?;
-        let path = dir.join(number.to_string());
-        let new = dir.join(format!("{number}.new"));
-        let written = write(&new, entries).and_then(|done| fs::rename(&new, &path).map(|()| done));
-        match written {
-            Ok((file, length)) => Ok((Self { path, file }, length)),
-            Err(error) => {
-                // It may have been what filled the disk.
-                fs::remove_file(&new).ok();
-                Err(error)
-            }
+    pub(super) fn new(dir: &Path, number: u64) -> Self {
+        Self { dir: dir.to_owned(), number, file: None }
+    }
+
+    /// Replaces the file by one with these entries. Returns its length.
+    pub(super) fn rewrite(&mut self, entries: impl IntoIterator<Item = Entry>) -> io::Result<u64> {
+        make_dir(&self.dir)?;
+        let (path, new) = (self.path(), self.path().with_extension("new"));
+        let written = write(&new, entries).and_then(|done| fs::rename(&new, path).map(|()| done));
+        // An unfinished file may have filled the disk.
+        let (file, length) = written.inspect_err(|_| drop(fs::remove_file(&new)))?;
+        self.file = Some(file);
+        Ok(length)
+    }
+
+    /// Appends entries with one system call, and returns their length. If that fails, the file is emptied. It fails if
+    /// the file was removed, because no daemon would find it.
+    pub(super) fn append(&mut self, entries: &[u8]) -> io::Result<u64> {
+        let file = self.file.as_ref().ok_or(ErrorKind::NotFound)?;
+        append(file, entries).inspect_err(|_| self.wipe())
+    }
+
+    /// Empties the file. It stays if possible, because its existence marks older files as outdated.
+    pub(super) fn wipe(&mut self) {
+        let Some(file) = self.file.take() else { return };
+        if let Err(error) = file.set_len(0).or_else(|_| fs::remove_file(self.path())) {
+            tracing::error!(%error, "an outdated journal of streams cannot be removed");
         }
     }
 
-    /// Appends entries with one system call. Fails if the file was
-    /// removed, because no daemon would find it.
-    pub(super) fn append(&mut self, entries: &[u8]) -> io::Result<()> {
-        if self.file.metadata()?.nlink() == 0 {
-            return Err(io::Error::new(ErrorKind::NotFound, "the file was removed"));
-        }
-        let written = loop {
-            match self.file.write(entries) {
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                other => break other?,
+    /// Whether a daemon of a higher number has taken over.
+    pub(super) fn is_replaced(&self) -> bool {
+        newest_number(&self.dir).is_some_and(|newest| newest > self.number)
+    }
+
+    /// Removes all other files.
+    pub(super) fn remove_others(&self) -> io::Result<()> {
+        for found in fs::read_dir(&self.dir)? {
+            let found = found?;
+            if found.path() != self.path() {
+                fs::remove_file(found.path())?;
             }
-        };
-        if written < entries.len() {
-            return Err(ErrorKind::StorageFull.into());
         }
         Ok(())
     }
 
-    /// Empties the file. It stays if possible, because its existence marks older files as outdated.
-    pub(super) fn wipe(&self) {
-        if let Err(error) = self.file.set_len(0).or_else(|_| fs::remove_file(&self.path)) {
-            tracing::error!(%error, "an outdated journal of streams stays behind");
-        }
-    }
-
-    /// Simulates a full disk.
-    #[cfg(test)]
-    pub(super) fn fill_disk(&mut self) {
-        self.file = File::options().write(true).open("/dev/full").expect("every system has it");
+    fn path(&self) -> PathBuf {
+        self.dir.join(self.number.to_string())
     }
 }
 
 /// The content of the newest file, if there is one.
 pub(super) fn newest(dir: &Path) -> io::Result<Option<Vec<u8>>> {
-    let newest = numbers(dir)?.into_iter().max();
-    newest.map(|number| fs::read(dir.join(number.to_string()))).transpose()
+    make_dir(dir)?;
+    newest_number(dir).map(|number| fs::read(dir.join(number.to_string()))).transpose()
 }
 
 /// The highest number of a daemon that left a file.
 pub(super) fn newest_number(dir: &Path) -> Option<u64> {
-    numbers(dir).ok()?.into_iter().max()
+    let names = fs::read_dir(dir).ok()?.flatten().map(|found| found.file_name());
+    names.filter_map(|name| name.to_str()?.parse().ok()).max()
 }
 
-/// Whether a daemon of a higher number has taken over.
-pub(super) fn is_replaced(dir: &Path, number: u64) -> bool {
-    numbers(dir).is_ok_and(|numbers| numbers.into_iter().any(|other| other > number))
-}
-
-/// Creates the private directory.
-pub(super) fn make_dir(dir: &Path) -> io::Result<()> {
+fn make_dir(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
-/// Removes everything but the file of this number.
-pub(super) fn clear(dir: &Path, number: u64) -> io::Result<()> {
-    let own = number.to_string();
-    for found in fs::read_dir(dir)? {
-        let found = found?;
-        if found.file_name() != *own {
-            fs::remove_file(found.path())?;
-        }
+fn append(file: &File, entries: &[u8]) -> io::Result<u64> {
+    if file.metadata()?.nlink() == 0 {
+        return Err(io::Error::new(ErrorKind::NotFound, "the file was removed"));
     }
-    Ok(())
-}
-
-fn numbers(dir: &Path) -> io::Result<Vec<u64>> {
-    let mut numbers = Vec::new();
-    for found in fs::read_dir(dir)? {
-        numbers.extend(found?.file_name().to_str().and_then(|name| name.parse::<u64>().ok()));
+    let written = retry_on_intr(|| rustix::io::write(file, entries))?;
+    if written < entries.len() {
+        return Err(ErrorKind::StorageFull.into());
     }
-    Ok(numbers)
+    Ok(written as u64)
 }
 
 /// Writes entries to a new file, and returns its length.

@@ -1,25 +1,24 @@
 //! The thread that writes the journal.
 //!
-//! A write takes microseconds, unless the disk stalls. It is therefore never made on the runtime's
-//! thread, which only waits for its end, and not for long.
+//! A write takes microseconds, unless the disk stalls. So it is never made on the runtime's thread, which waits for its
+//! end for a limited time only.
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
 use super::entry::Entry;
-use super::file::{self, JournalFile};
+use super::file::JournalFile;
 
 #[derive(Debug)]
 pub(super) enum Job {
     /// Adds encoded entries to the file. If that fails, the file is emptied.
     Append(Vec<u8>),
-    /// Writes a new file with these entries, in place of the old one.
+    /// Replaces the file by one with these entries.
     Rewrite {
         entries: Vec<Entry>,
-        /// Whether the old one is out of date, and is emptied if there can be no new one.
+        /// Whether the old file is outdated, and is emptied if it cannot be replaced.
         or_wipe: bool,
     },
     /// Simulates a full disk.
@@ -30,7 +29,7 @@ pub(super) enum Job {
     Stall(Receiver<()>),
 }
 
-/// How a job ended.
+/// The result of a job.
 #[derive(Debug)]
 pub(super) enum Done {
     /// The number of bytes that were added.
@@ -41,7 +40,7 @@ pub(super) enum Done {
     Replaced,
 }
 
-/// A handle on the thread, which has at most one job at a time.
+/// A handle to the thread, which has at most one job at a time.
 #[derive(Debug)]
 pub(super) struct Writer {
     jobs: Sender<Job>,
@@ -50,14 +49,12 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Starts the thread. Without a journal, the first job must be a rewrite.
-    pub(super) fn start(dir: PathBuf, number: u64, journal: Option<JournalFile>) -> Self {
-        let (jobs, todo) = channel();
+    pub(super) fn start(mut file: JournalFile) -> Self {
+        let (jobs, queue) = channel();
         let (report, done) = channel();
-        let mut thread = Thread { dir, number, journal };
         let work = move || {
-            while let Ok(job) = todo.recv() {
-                if report.send(thread.execute(job)).is_err() {
+            while let Ok(job) = queue.recv() {
+                if report.send(execute(&mut file, job)).is_err() {
                     return;
                 }
             }
@@ -88,60 +85,27 @@ impl Writer {
     }
 }
 
-struct Thread {
-    dir: PathBuf,
-    number: u64,
-    journal: Option<JournalFile>,
-}
-
-impl Thread {
-    fn execute(&mut self, job: Job) -> Done {
-        match job {
-            Job::Append(entries) => Done::Appended(self.append(&entries)),
-            Job::Rewrite { .. } if file::is_replaced(&self.dir, self.number) => Done::Replaced,
-            Job::Rewrite { entries, or_wipe } => Done::Rewritten(self.rewrite(entries, or_wipe)),
-            #[cfg(test)]
-            Job::FillDisk => {
-                self.journal.as_mut().expect("there is a file").fill_disk();
-                Done::Appended(Ok(0))
+fn execute(file: &mut JournalFile, job: Job) -> Done {
+    match job {
+        Job::Append(entries) => Done::Appended(file.append(&entries)),
+        Job::Rewrite { .. } if file.is_replaced() => Done::Replaced,
+        Job::Rewrite { entries, or_wipe } => {
+            let rewritten = file.rewrite(entries);
+            if rewritten.is_err() && or_wipe {
+                file.wipe();
             }
-            #[cfg(test)]
-            Job::Stall(released) => {
-                released.recv().ok();
-                Done::Appended(Ok(0))
-            }
+            Done::Rewritten(rewritten)
         }
-    }
-
-    fn append(&mut self, entries: &[u8]) -> io::Result<u64> {
-        let Some(journal) = &mut self.journal else { return Err(io::ErrorKind::NotFound.into()) };
-        match journal.append(entries) {
-            Ok(()) => Ok(entries.len() as u64),
-            Err(error) => {
-                self.wipe();
-                Err(error)
-            }
+        #[cfg(test)]
+        Job::FillDisk => {
+            let full = std::fs::File::options().write(true).open("/dev/full");
+            file.file = Some(full.expect("every system has it"));
+            Done::Appended(Ok(0))
         }
-    }
-
-    fn rewrite(&mut self, entries: Vec<Entry>, or_wipe: bool) -> io::Result<u64> {
-        match JournalFile::create(&self.dir, self.number, entries) {
-            Ok((journal, length)) => {
-                self.journal = Some(journal);
-                Ok(length)
-            }
-            Err(error) => {
-                if or_wipe {
-                    self.wipe();
-                }
-                Err(error)
-            }
-        }
-    }
-
-    fn wipe(&mut self) {
-        if let Some(journal) = self.journal.take() {
-            journal.wipe();
+        #[cfg(test)]
+        Job::Stall(released) => {
+            released.recv().ok();
+            Done::Appended(Ok(0))
         }
     }
 }

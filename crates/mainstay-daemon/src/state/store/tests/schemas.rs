@@ -170,11 +170,11 @@ fn is_undone(path: &Path) {
 #[test]
 fn what_a_newer_program_changed_before_it_failed_is_undone() {
     let (_dir, path) = loaded(SECOND);
-    Store::undo_migration(&path).unwrap();
+    INTENT.undo_migration(&path).unwrap();
     assert!(!place(&path, 2).exists(), "nothing was changed, so nothing is undone");
 
     let (_dir, path) = left_by_a_newer_program();
-    Store::undo_migration(&path).unwrap();
+    INTENT.undo_migration(&path).unwrap();
     is_undone(&path);
 }
 
@@ -190,7 +190,7 @@ fn a_way_back_that_is_cut_short_loses_nothing() {
         let expected = if is_back { (2, 4) } else { (3, 0) };
         assert_eq!((version(&seen), servers(&seen)), expected, "after {cut} steps");
 
-        Store::undo_migration(&path).unwrap();
+        INTENT.undo_migration(&path).unwrap();
         is_undone(&path);
     }
 }
@@ -211,7 +211,7 @@ const TABLE: &str = "CREATE TABLE more (a)";
 const NOTHING: &str = "";
 
 fn schema(steps: &'static [&'static str]) -> Schema {
-    Schema { what: "store", synchronous: "full", steps }
+    Schema { file: "state.db", what: "store", synchronous: "full", steps }
 }
 
 #[test]
