@@ -1,9 +1,8 @@
 //! The entries of servers in the files of AI clients.
 //!
-//! The clients of a server are intent, and stored: those that its spec names, or
-//! else those that the user chose for all servers. Every server has a [`reconciler`] that follows it and decides
-//! when its entries are removed and added again. A [`worker`] edits files, on
-//! blocking threads. A client that holds its lock for long delays only its own entries.
+//! The clients of a server are intent, and stored: those that its spec names, or else those that the user chose for all
+//! servers. Every server has a [`reconciler`] that follows it and decides when its entries are removed and added again.
+//! A [`worker`] edits files, on blocking threads. A client that holds its lock for long delays only its own entries.
 
 mod reconciler;
 mod show;
@@ -18,6 +17,7 @@ use mainstay_api::{
     ApiError, Around, ClientDone, ClientInfo, ClientReport, ErrorKind, Registration,
 };
 use mainstay_clients::{Client, Target};
+use mainstay_core::refresh::RefreshHistory;
 use mainstay_core::{ClientSettings, RefreshMode, ServerName, ServerSpec, panics};
 use mainstay_proxy::CatchPanic;
 use tokio::sync::{Semaphore, watch};
@@ -29,15 +29,15 @@ use crate::snapshot::Snapshot;
 use crate::state::event_log::EventLog;
 use crate::state::store::{Store, StoreError, StoredClient};
 pub(crate) use reconciler::{Entries, EntryRequest};
-use worker::{Endpoint, Leftovers, Worker};
+use worker::{Endpoint, Worker};
 
-/// How many files are edited, and how many are only read, at the same time. They are separate, so that a read
-/// does not wait for a client that holds its lock. A thread that is stuck is not counted any more.
+/// How many files are edited, and how many are only read, at the same time. The limits are separate, so that a read does
+/// not wait for a client that holds its lock. They do not count threads that are stuck.
 const EDITORS: usize = 2;
 const READERS: usize = 1;
 
-/// Threads that work on files, including those that did not finish in time. When a disk that does not answer blocks
-/// all of them, files are left alone until it answers.
+/// Threads that work on files, including those that did not finish in time. If a disk that does not respond blocks all
+/// of them, no file is read or edited until it responds.
 const THREADS: usize = 8;
 
 /// How long work on files may take, including waiting for locks of other programs.
@@ -49,21 +49,21 @@ pub(crate) struct Clients {
     shared: Arc<Shared>,
 }
 
-pub(crate) struct Surroundings {
+pub(crate) struct ClientsConfig {
     /// Where the ledger and the backups are.
     pub(crate) state_dir: PathBuf,
     /// This program.
     pub(crate) exe: PathBuf,
     /// The directory of this instance, if it is not the default.
     pub(crate) home: Option<PathBuf>,
-    /// When entries are refreshed, if a server does not say.
+    /// When entries are refreshed, unless a server has its own setting.
     pub(crate) refresh: RefreshMode,
     /// Where clients are searched for that were never chosen or named.
     pub(crate) around: Around,
 }
 
 struct Shared {
-    surroundings: Surroundings,
+    config: ClientsConfig,
     store: Store,
     event_log: EventLog,
     /// The clients that were chosen or named.
@@ -80,13 +80,13 @@ struct Shared {
 impl Clients {
     /// Loads the stored clients.
     pub(crate) fn open(
-        surroundings: Surroundings,
+        config: ClientsConfig,
         store: Store,
         event_log: EventLog,
     ) -> Result<Self, StoreError> {
         let known = Mutex::new(store.clients()?);
         let shared = Shared {
-            surroundings,
+            config,
             store,
             event_log,
             known,
@@ -123,7 +123,7 @@ impl Clients {
 
     /// When the entries of a server are refreshed.
     pub(crate) fn mode(&self, settings: &ClientSettings) -> RefreshMode {
-        settings.refresh.unwrap_or(self.shared.surroundings.refresh)
+        settings.refresh.unwrap_or(self.shared.config.refresh)
     }
 
     /// Chooses clients, if all of them are installed.
@@ -186,7 +186,7 @@ impl Clients {
         for (server, settings) in servers {
             for id in self.wanted(&settings) {
                 let target =
-                    Client::by_id(&id).and_then(|client| self.target(client, &server).at());
+                    Client::by_id(&id).and_then(|client| self.endpoint(client, &server).target());
                 wanted.entry(id).or_default().insert(server.to_string(), target);
             }
         }
@@ -196,12 +196,12 @@ impl Clients {
     /// The entries of a server, as `status` shows them.
     pub(crate) async fn of(&self, server: &ServerName) -> Vec<Registration> {
         let server = server.clone();
-        let around = self.shared.surroundings.around.clone();
+        let around = self.shared.config.around.clone();
         self.read(around, move |worker| show::of_server(worker, &server)).await
     }
 
-    async fn leftovers(&self, server: ServerName) -> Leftovers {
-        let around = self.shared.surroundings.around.clone();
+    async fn leftovers(&self, server: ServerName) -> Option<RefreshHistory> {
+        let around = self.shared.config.around.clone();
         self.read(around, move |worker| worker.leftovers(&server)).await
     }
 
@@ -248,8 +248,8 @@ impl Clients {
     }
 
     /// The address of a server for a client.
-    fn target(&self, client: &Client, server: &ServerName) -> Endpoint {
-        let Surroundings { exe, home, .. } = &self.shared.surroundings;
+    fn endpoint(&self, client: &Client, server: &ServerName) -> Endpoint {
+        let ClientsConfig { exe, home, .. } = &self.shared.config;
         if client.speaks_only_stdio() {
             let mut args = vec!["connect".to_owned(), server.to_string()];
             if let Some(home) = home {
@@ -275,7 +275,7 @@ impl Clients {
         work: impl FnOnce(&Worker) -> T + Send + 'static,
     ) -> T {
         let _permit = self.shared.editors.acquire().await;
-        self.run_blocking(self.shared.surroundings.around.clone(), work).await
+        self.run_blocking(self.shared.config.around.clone(), work).await
     }
 
     /// Reads files. Clients that were not chosen or named are searched for `around` there.
@@ -288,24 +288,24 @@ impl Clients {
         self.run_blocking(around, look).await
     }
 
-    /// Runs work on a blocking thread. A file that causes a panic is quarantined (see [`mainstay_clients`]),
-    /// and a disk that does not answer blocks nothing else.
+    /// Runs work on a blocking thread. A file that causes a panic is quarantined (see [`mainstay_clients`]), and a disk
+    /// that does not respond blocks nothing else.
     async fn run_blocking<T: Default + Send + 'static>(
         &self,
         around: Around,
         work: impl FnOnce(&Worker) -> T + Send + 'static,
     ) -> T {
-        let state_dir = self.shared.surroundings.state_dir.clone();
-        let worker = Worker::new(state_dir, self.known().clone(), around);
-        let Ok(place) = Arc::clone(&self.shared.threads).try_acquire_owned() else {
+        let state_dir = self.shared.config.state_dir.clone();
+        let worker = Worker { state_dir, known: self.known().clone(), around };
+        let Ok(permit) = Arc::clone(&self.shared.threads).try_acquire_owned() else {
             tracing::error!(
-                "clients' files are left alone: a disk with some of them does not answer"
+                "cannot work on clients' files: a disk with some of them does not respond"
             );
             return T::default();
         };
         let done = tokio::task::spawn_blocking(move || {
             let done = panics::catch(|| work(&worker));
-            drop(place);
+            drop(permit);
             done
         });
         match timeout(WORK_TIMEOUT, done).await {
@@ -321,7 +321,7 @@ impl Clients {
     fn record(&self, report: &ClientReport, run: Option<u64>) {
         let (server, detail) = (&report.server, &report.text);
         if report.done == ClientDone::Failed {
-            tracing::warn!(%server, client = report.client, detail, "entry left as it was");
+            tracing::warn!(%server, client = report.client, detail, "entry not changed");
         } else {
             tracing::info!(%server, client = report.client, detail, "entry changed");
         }
@@ -358,14 +358,14 @@ impl Clients {
 
     /// The clients of a user who has none, with a home in this directory.
     pub(crate) fn of_nobody(dir: &std::path::Path, store: &Store, event_log: &EventLog) -> Self {
-        let surroundings = Surroundings {
+        let config = ClientsConfig {
             state_dir: dir.join("clients"),
             exe: "/usr/bin/mainstay".into(),
             home: None,
             refresh: RefreshMode::Auto,
             around: Around { home: dir.join("home"), env: BTreeMap::new() },
         };
-        let clients = Self::open(surroundings, store.clone(), event_log.clone()).unwrap();
+        let clients = Self::open(config, store.clone(), event_log.clone()).unwrap();
         let (_, listen) = watch::channel(ListenerState::At(mainstay_api::Listen::DEFAULT));
         clients.listen_at(listen);
         clients

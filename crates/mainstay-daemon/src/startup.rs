@@ -26,7 +26,7 @@ use crate::capacity::Capacity;
 use crate::control::CommandLimits;
 use crate::driver::Context;
 use crate::engines::Engines;
-use crate::entries::{self, Clients};
+use crate::entries::{Clients, ClientsConfig};
 use crate::gateway::Gateway;
 use crate::handover::{LifecycleRequests, relay};
 use crate::holder_client::HolderClient;
@@ -75,7 +75,7 @@ pub(crate) async fn build(config: Config, holder: HolderClient) -> Result<Daemon
     let session_files = SessionFiles::open(instance.sessions_dir())
         .map_err(|source| RunError::directory(&instance.run_dir, source))?;
     let clients =
-        Clients::open(surroundings(&config, &instance), store.clone(), event_log.clone())?;
+        Clients::open(clients_config(&config, &instance), store.clone(), event_log.clone())?;
     let (engines, containers) =
         open_engines(&config, &instance_id, daemon, in_containers(&stored), &session_files).await?;
     let (sessions, kept) = SessionStore::open(&sessions, &instance.run_dir.join(STREAMS), daemon);
@@ -244,15 +244,14 @@ fn addresses(first: SocketAddr, config: &Config, stored: &[Stored]) -> Vec<Socke
     own.chain([first]).chain(config.listen.more.iter().copied()).collect()
 }
 
-/// What clients' entries depend on.
-fn surroundings(config: &Config, instance: &Instance) -> entries::Surroundings {
+fn clients_config(config: &Config, instance: &Instance) -> ClientsConfig {
     let env = config
         .env
         .iter()
         .filter_map(|(key, value)| Some((key.to_str()?.to_owned(), value.to_str()?.to_owned())));
     let env: BTreeMap<String, String> = env.collect();
     let home = env.get("HOME").map(PathBuf::from).unwrap_or_default();
-    entries::Surroundings {
+    ClientsConfig {
         state_dir: instance.state_dir.join(CLIENTS_DIR),
         exe: config.exe.clone(),
         home: env.get("MAINSTAY_HOME").filter(|home| !home.is_empty()).map(PathBuf::from),

@@ -1,8 +1,7 @@
 //! Reconciles the entries of one server: a task that follows its driver.
 //!
-//! The reconciler does one thing at a time, so an addition never overtakes the removal before it. Each change of a
-//! file is in the ledger before it is made, so the reconciler of the next daemon continues
-//! what this one left unfinished.
+//! The reconciler does one thing at a time, so an addition never overtakes an earlier removal. Each change of a file is
+//! in the ledger before it is made, so the reconciler of the next daemon completes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -15,7 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use super::Clients;
-use super::worker::{DesiredEntries, DesiredEntry, Endpoint, Leftovers, is_helped};
+use super::worker::{DesiredEntry, Endpoint, Worker, is_helped};
 use crate::clock;
 use crate::snapshot::Snapshot;
 
@@ -108,12 +107,25 @@ pub(super) fn start(
         if unit.run().is_some() { 0 } else { unit.last_run().generation() }
     };
     let reconcile = async move {
-        let past = match clients.leftovers(server.clone()).await {
-            Leftovers::None => RefreshHistory { out: None, run: former },
-            Leftovers::Some => RefreshHistory::default(),
-            Leftovers::Away(scope) => RefreshHistory { out: Some(scope), run: 0 },
+        let past = clients.leftovers(server.clone()).await;
+        let past = past.unwrap_or(RefreshHistory { out: None, run: former });
+        let (settings, hold) = {
+            let shown = view.borrow();
+            (shown.spec.clients.clone(), shown.spec.proxy.hold)
         };
-        EntryReconciler::new(clients, server, view, past).run(inbox, acted).await;
+        let reconciler = EntryReconciler {
+            refresh: Refresh::new(clock::now(), clients.mode(&settings), hold, past),
+            clients,
+            server,
+            view,
+            settings,
+            run: 0,
+            check: None,
+            undone: None,
+            problems: BTreeMap::new(),
+            left: false,
+        };
+        reconciler.run(inbox, acted).await;
     };
     (Entries { requests, acted: watcher }, reconcile)
 }
@@ -127,39 +139,15 @@ struct EntryReconciler {
     refresh: Refresh,
     /// When to check the files again, and how many checks are left.
     check: Option<(Instant, u32)>,
-    /// Why entries are to be removed, if some could not be removed yet.
+    /// Why entries have to be removed that could not be removed yet.
     undone: Option<RemovalReason>,
     /// The last problem that was reported for each client.
     problems: BTreeMap<String, String>,
+    /// Whether the server was removed.
     left: bool,
 }
 
 impl EntryReconciler {
-    fn new(
-        clients: Clients,
-        server: ServerName,
-        view: watch::Receiver<Snapshot>,
-        past: RefreshHistory,
-    ) -> Self {
-        let (settings, hold) = {
-            let shown = view.borrow();
-            (shown.spec.clients.clone(), shown.spec.proxy.hold)
-        };
-        let refresh = Refresh::new(clock::now(), clients.mode(&settings), hold, past);
-        Self {
-            clients,
-            server,
-            view,
-            settings,
-            run: 0,
-            refresh,
-            check: None,
-            undone: None,
-            problems: BTreeMap::new(),
-            left: false,
-        }
-    }
-
     async fn run(mut self, mut inbox: mpsc::Receiver<Request>, acted: watch::Sender<u64>) {
         loop {
             let revision = self.update();
@@ -196,11 +184,7 @@ impl EntryReconciler {
     async fn act(&mut self) {
         while let Some(step) = self.refresh.due(clock::now()).filter(|_| !self.left) {
             match step {
-                // Clients notice the removal when it is written, so the minimum gap begins then.
-                Step::Remove(why) => {
-                    self.take_out(why).await;
-                    self.refresh.done(clock::now(), step);
-                }
+                Step::Remove(why) => self.take_out(why).await,
                 Step::Add => {
                     self.refresh.done(clock::now(), step);
                     self.ensure(&EntryRequest::Keep).await;
@@ -209,10 +193,7 @@ impl EntryReconciler {
         }
         if self.check.is_some_and(|(at, _)| at <= clock::now()) {
             match self.undone.filter(|_| !self.refresh.is_in()) {
-                Some(why) => {
-                    self.take_out(why).await;
-                    self.refresh.done(clock::now(), Step::Remove(why));
-                }
+                Some(why) => self.take_out(why).await,
                 None => drop(self.ensure(&EntryRequest::Keep).await),
             }
         }
@@ -228,7 +209,7 @@ impl EntryReconciler {
         // The request is executed even if the receiver was dropped.
         match request {
             Request::Ensure(request, to) => {
-                // First, so that no entry is added only to be removed.
+                // First, so that no entry is added that is due to be removed.
                 self.act().await;
                 drop(to.send(self.ensure(&request).await));
             }
@@ -238,9 +219,12 @@ impl EntryReconciler {
     }
 
     async fn take_out(&mut self, why: RemovalReason) {
-        let desired = self.desired(&EntryRequest::Keep);
-        let reports = self.clients.edit(move |worker| worker.take_out(&desired, why)).await;
+        let (server, entries) = (self.server.clone(), self.desired(&EntryRequest::Keep));
+        let edit = move |worker: &Worker| worker.take_out(&server, &entries, why);
+        let reports = self.clients.edit(edit).await;
         self.report(&reports);
+        // Clients notice the removal when it is written, so the minimum gap begins now.
+        self.refresh.done(clock::now(), Step::Remove(why));
         let failed = reports.iter().any(|report| report.done == ClientDone::Failed);
         self.undone = failed.then_some(why);
         self.check = failed.then(|| (clock::now() + RETRY, CHECKS));
@@ -251,8 +235,8 @@ impl EntryReconciler {
             return Vec::new();
         }
         self.undone = self.undone.filter(|_| !self.refresh.is_in());
-        let desired = self.desired(request);
-        let reports = self.clients.edit(move |worker| worker.ensure(&desired)).await;
+        let (server, entries) = (self.server.clone(), self.desired(request));
+        let reports = self.clients.edit(move |worker| worker.ensure(&server, &entries)).await;
         self.report(&reports);
         self.schedule_check(&reports);
         reports
@@ -264,61 +248,52 @@ impl EntryReconciler {
         }
         self.check = None;
         let server = self.server.clone();
-        let reports =
-            self.clients.edit(move |worker| worker.remove_but(&server, &BTreeSet::new())).await;
+        let remove = move |worker: &Worker| worker.remove_except(&server, &BTreeSet::new());
+        let reports = self.clients.edit(remove).await;
         self.report(&reports);
         reports
     }
 
-    fn desired(&self, request: &EntryRequest) -> DesiredEntries {
+    fn desired(&self, request: &EntryRequest) -> Vec<DesiredEntry> {
         let entry = |id: String| {
-            let client = Client::by_id(&id);
-            let find = |client| self.clients.target(client, &self.server);
-            let target = client.map_or(Endpoint::NotYet, find);
+            let endpoint = |client| self.clients.endpoint(client, &self.server);
+            let endpoint = Client::by_id(&id).map_or(Endpoint::NotYet, endpoint);
             let overwrite = match request {
                 EntryRequest::Keep => false,
                 EntryRequest::Overwrite(ids) => ids.contains(&id),
             };
             let present = self.refresh.is_in_for(is_helped(&id));
-            DesiredEntry { client: id, target, present, overwrite }
+            DesiredEntry { client: id, endpoint, present, overwrite }
         };
-        let entries = self.clients.wanted(&self.settings).into_iter().map(entry).collect();
-        DesiredEntries { server: self.server.clone(), entries }
+        self.clients.wanted(&self.settings).into_iter().map(entry).collect()
     }
 
     /// Decides when to check the files again.
     fn schedule_check(&mut self, reports: &[ClientReport]) {
         let any = |done: &[ClientDone]| reports.iter().any(|report| done.contains(&report.done));
+        let changed = any(&[ClientDone::Added, ClientDone::Updated, ClientDone::Removed]);
+        let failed = any(&[ClientDone::Failed]) || self.undone.is_some();
         let left = self.check.map_or(CHECKS, |(_, left)| left.saturating_sub(1));
-        let now = clock::now();
-        self.check =
-            if any(&[ClientDone::Added, ClientDone::Updated, ClientDone::Removed]) && left > 0 {
-                Some((now + CHECK_AGAIN, left))
-            } else if any(&[ClientDone::Failed]) || self.undone.is_some() {
-                Some((now + RETRY, CHECKS))
-            } else {
-                None
-            };
+        self.check = if changed && left > 0 {
+            Some((clock::now() + CHECK_AGAIN, left))
+        } else {
+            failed.then(|| (clock::now() + RETRY, CHECKS))
+        };
     }
 
     /// Records what was done. A persistent problem is recorded once.
     fn report(&mut self, reports: &[ClientReport]) {
         for report in reports {
-            let news = match report.done {
-                ClientDone::Added | ClientDone::Updated | ClientDone::Removed => {
-                    self.problems.remove(&report.client);
-                    true
-                }
+            let reported = self.problems.remove(&report.client);
+            let is_new = match report.done {
+                ClientDone::Added | ClientDone::Updated | ClientDone::Removed => true,
+                ClientDone::Nothing | ClientDone::Waits => false,
                 ClientDone::Left | ClientDone::Failed => {
-                    let before = self.problems.insert(report.client.clone(), report.text.clone());
-                    before.as_ref() != Some(&report.text)
-                }
-                ClientDone::Nothing | ClientDone::Waits => {
-                    self.problems.remove(&report.client);
-                    false
+                    self.problems.insert(report.client.clone(), report.text.clone());
+                    reported.as_ref() != Some(&report.text)
                 }
             };
-            if news {
+            if is_new {
                 self.clients.record(report, (self.run > 0).then_some(self.run));
             }
         }

@@ -9,34 +9,27 @@ use mainstay_clients::ledger::{Done, Record, State};
 use mainstay_clients::table::Presence;
 use mainstay_clients::{Change, Client, ClientError, Machine, Purpose, Registrar, Target};
 use mainstay_core::ServerName;
-use mainstay_core::refresh::{RemovalReason, Scope};
+use mainstay_core::refresh::{RefreshHistory, RemovalReason, Scope};
 
 use crate::clock;
 use crate::state::store::StoredClient;
 
-/// A entry to work on clients' files.
 pub(super) struct Worker {
-    state_dir: PathBuf,
+    pub(super) state_dir: PathBuf,
     /// The clients that were chosen or named, with their locations.
     pub(super) known: BTreeMap<String, StoredClient>,
     /// Where the others are searched for.
-    around: Around,
+    pub(super) around: Around,
 }
 
-pub(super) struct DesiredEntries {
-    pub(super) server: ServerName,
-    /// The clients it is to be registered with.
-    pub(super) entries: Vec<DesiredEntry>,
-}
-
-/// A client that a server is to be registered with.
+/// A client that should have an entry of a server.
 pub(super) struct DesiredEntry {
     pub(super) client: String,
     /// Where the client finds the server.
-    pub(super) target: Endpoint,
+    pub(super) endpoint: Endpoint,
     /// Whether the entry should be in the file now, or waits for the server.
     pub(super) present: bool,
-    /// Whether the user asks for it, so that an entry that was changed or removed is overwritten.
+    /// Whether an entry is overwritten that the user has changed or removed.
     pub(super) overwrite: bool,
 }
 
@@ -53,7 +46,7 @@ pub(super) enum Endpoint {
 }
 
 impl Endpoint {
-    pub(super) fn at(self) -> Option<Target> {
+    pub(super) fn target(self) -> Option<Target> {
         match self {
             Self::At(target) => Some(target),
             Self::NotYet | Self::Taken { .. } => None,
@@ -61,27 +54,7 @@ impl Endpoint {
     }
 }
 
-/// What an earlier daemon left of a server's entries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Leftovers {
-    /// The server has none.
-    #[default]
-    None,
-    /// It has some.
-    Some,
-    /// Some were taken out, to be put back.
-    Away(Scope),
-}
-
 impl Worker {
-    pub(super) fn new(
-        state_dir: PathBuf,
-        known: BTreeMap<String, StoredClient>,
-        around: Around,
-    ) -> Self {
-        Self { state_dir, known, around }
-    }
-
     pub(super) fn registrar(&self, client: &str) -> Registrar {
         let around = self.known.get(client).map_or(&self.around, |known| &known.around);
         #[cfg(debug_assertions)]
@@ -92,7 +65,7 @@ impl Worker {
         Registrar::new(self.state_dir.clone(), machine(around)).with_quarantine()
     }
 
-    /// What the ledger has of a server.
+    /// The records of a server in the ledger.
     pub(super) fn records(&self, server: &str) -> Result<Vec<Record>, ClientError> {
         let mut records = self.ledger()?;
         records.retain(|record| record.server == server);
@@ -103,31 +76,34 @@ impl Worker {
         Registrar::new(self.state_dir.clone(), machine(&self.around)).records()
     }
 
-    /// What is left of the entries of a server.
-    pub(super) fn leftovers(&self, server: &ServerName) -> Leftovers {
-        let left = |record: &Record| record.state == State::Leaving;
-        let records = match self.records(server.as_str()) {
-            Ok(records) if records.iter().all(left) => return Leftovers::None,
-            Ok(records) => records,
-            Err(_) => return Leftovers::Some,
+    /// What an earlier daemon left of the entries of a server. `None` if it has none.
+    pub(super) fn leftovers(&self, server: &ServerName) -> Option<RefreshHistory> {
+        let Ok(records) = self.records(server.as_str()) else {
+            return Some(RefreshHistory::default());
         };
-        let away = |record: &&Record| matches!(record.state, State::Away { .. });
-        let mut helped = records.iter().filter(away).map(|record| is_helped(&record.client));
-        match (helped.next(), helped.all(|is_helped| is_helped)) {
-            (None, _) => Leftovers::Some,
-            (Some(true), true) => Leftovers::Away(Scope::Helped),
-            (Some(_), _) => Leftovers::Away(Scope::All),
+        if records.iter().all(|record| record.state == State::Leaving) {
+            return None;
         }
+        let away = records.iter().filter(|record| matches!(record.state, State::Away { .. }));
+        let mut helped = away.map(|record| is_helped(&record.client)).peekable();
+        let out = helped
+            .peek()
+            .is_some()
+            .then(|| if helped.all(|is_helped| is_helped) { Scope::Helped } else { Scope::All });
+        Some(RefreshHistory { out, run: 0 })
     }
 
-    /// Adds, updates and removes entries to match.
-    pub(super) fn ensure(&self, desired: &DesiredEntries) -> Vec<ClientReport> {
-        let server = &desired.server;
-        let wanted = desired.entries.iter().map(|entry| entry.client.as_str()).collect();
-        let mut reports = self.remove_but(server, &wanted);
-        for entry in &desired.entries {
+    /// Adds, updates and removes the entries of a server to match.
+    pub(super) fn ensure(
+        &self,
+        server: &ServerName,
+        entries: &[DesiredEntry],
+    ) -> Vec<ClientReport> {
+        let wanted = entries.iter().map(|entry| entry.client.as_str()).collect();
+        let mut reports = self.remove_except(server, &wanted);
+        for entry in entries {
             let client = entry.client.as_str();
-            match &entry.target {
+            match &entry.endpoint {
                 Endpoint::At(target) if entry.present => {
                     reports.push(self.add(server, entry, target));
                 }
@@ -168,21 +144,19 @@ impl Worker {
         } else {
             registrar.add(&entry.client, server, target)
         };
-        match added {
-            Ok(change) => report(&change, server),
-            Err(error) => failed(&entry.client, server, &error),
-        }
+        report(&entry.client, server, added)
     }
 
     /// Temporarily removes the entries of a server from the clients that the reason concerns.
     pub(super) fn take_out(
         &self,
-        desired: &DesiredEntries,
+        server: &ServerName,
+        entries: &[DesiredEntry],
         why: RemovalReason,
     ) -> Vec<ClientReport> {
-        let clients = desired.entries.iter().map(|entry| entry.client.as_str());
+        let clients = entries.iter().map(|entry| entry.client.as_str());
         let clients = clients.filter(|client| why.concerns(is_helped(client)));
-        let mut reports = self.remove(&desired.server, clients, Purpose::Refresh);
+        let mut reports = self.remove(server, clients, Purpose::Refresh);
         for report in reports.iter_mut().filter(|report| report.done == ClientDone::Removed) {
             report.text = format!("{}: {why}; added again when it is ready", report.text);
         }
@@ -190,19 +164,19 @@ impl Worker {
     }
 
     /// Removes the entries of a server, except in the clients to `keep`.
-    pub(super) fn remove_but(
+    pub(super) fn remove_except(
         &self,
         server: &ServerName,
         keep: &BTreeSet<&str>,
     ) -> Vec<ClientReport> {
         let records = match self.records(server.as_str()) {
             Ok(records) => records,
-            Err(error) => return vec![failed("", server, &error)],
+            Err(error) => return vec![report("", server, Err(error))],
         };
         let clients: BTreeSet<_> = records.iter().map(|record| record.client.as_str()).collect();
         let unwanted = clients.into_iter().filter(|client| !keep.contains(client));
         let mut reports = self.remove(server, unwanted, Purpose::ForGood);
-        // It is not reported that an entry that was removed before is still absent.
+        // An entry that was removed before is not reported again.
         let left = |client: &str| {
             records.iter().all(|record| record.client != client || record.state == State::Leaving)
         };
@@ -224,7 +198,7 @@ impl Worker {
         let named = records.iter().filter_map(|record| record.server.parse::<ServerName>().ok());
         let servers: BTreeSet<_> = named.collect();
         let unknown = servers.iter().filter(|server| !is_known(server));
-        unknown.flat_map(|server| self.remove_but(server, &BTreeSet::new())).collect()
+        unknown.flat_map(|server| self.remove_except(server, &BTreeSet::new())).collect()
     }
 
     fn remove<'a>(
@@ -233,15 +207,11 @@ impl Worker {
         clients: impl Iterator<Item = &'a str>,
         purpose: Purpose,
     ) -> Vec<ClientReport> {
-        let mut reports = Vec::new();
-        for client in clients {
-            let done = self.registrar(client).remove(client, server, purpose);
-            reports.extend(done.into_iter().map(|done| match done {
-                Ok(change) => report(&change, server),
-                Err(error) => failed(client, server, &error),
-            }));
-        }
-        reports
+        let removed = |client: &'a str| {
+            let done = self.registrar(client).remove(client, server, purpose).into_iter();
+            done.map(move |done| report(client, server, done))
+        };
+        clients.flat_map(removed).collect()
     }
 }
 
@@ -261,7 +231,7 @@ pub(super) fn is_helped(client: &str) -> bool {
     Client::by_id(client).is_some_and(|client| client.refresh.helps())
 }
 
-/// The message for the first of these clients that is not installed.
+/// Says which is the first of these clients that is not installed.
 pub(super) fn missing(worker: &Worker, ids: &[String]) -> Option<String> {
     if !ids.is_empty() && !worker.around.home.is_absolute() {
         return Some(
@@ -312,16 +282,21 @@ pub(super) fn event(report: &ClientReport, run: Option<u64>) -> EventRecord {
     }
 }
 
-fn report(change: &Change, server: &ServerName) -> ClientReport {
-    let done = match &change.done {
-        Done::Added | Done::PutBack => ClientDone::Added,
-        Done::Updated => ClientDone::Updated,
-        Done::Removed => ClientDone::Removed,
-        Done::AlreadyThere | Done::NotThere => ClientDone::Nothing,
-        Done::Left(_) => ClientDone::Left,
+fn report(client: &str, server: &ServerName, changed: Result<Change, ClientError>) -> ClientReport {
+    let (client, done, text) = match changed {
+        Ok(change) => {
+            let done = match &change.done {
+                Done::Added | Done::PutBack => ClientDone::Added,
+                Done::Updated => ClientDone::Updated,
+                Done::Removed => ClientDone::Removed,
+                Done::AlreadyThere | Done::NotThere => ClientDone::Nothing,
+                Done::Left(_) => ClientDone::Left,
+            };
+            (change.client.id, done, change.to_string())
+        }
+        Err(error) => (client, ClientDone::Failed, error.line()),
     };
-    let (client, text) = (change.client.id.to_owned(), change.to_string());
-    ClientReport { client, server: server.clone(), done, text }
+    ClientReport { client: client.to_owned(), server: server.clone(), done, text }
 }
 
 fn waits(client: &str, server: &ServerName, until: &str) -> ClientReport {
@@ -329,9 +304,4 @@ fn waits(client: &str, server: &ServerName, until: &str) -> ClientReport {
     let text = format!("`{server}` is added to {product} once {until}");
     let client = client.to_owned();
     ClientReport { client, server: server.clone(), done: ClientDone::Waits, text }
-}
-
-fn failed(client: &str, server: &ServerName, error: &ClientError) -> ClientReport {
-    let (client, text) = (client.to_owned(), error.line());
-    ClientReport { client, server: server.clone(), done: ClientDone::Failed, text }
 }

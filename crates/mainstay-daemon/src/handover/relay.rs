@@ -9,6 +9,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::pin::pin;
 use std::time::Duration;
 
 use mainstay_api::{ApiError, ErrorKind, Frame, Hello, Request};
@@ -18,14 +19,15 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
+use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{sleep, timeout};
 
 /// The file that daemons lock while they finish calls, in the run directory.
 const MARK: &str = "relaying";
 
-/// How many bytes of results are kept in case they have to be sent to another daemon again.
+/// How many bytes of results are kept, in case they have to be sent to another daemon.
 const KEPT_BYTES: usize = 16 << 20;
 
 /// Pause between two attempts to connect.
@@ -87,7 +89,7 @@ pub(crate) async fn finish(socket: &Path, calls: Vec<RelayedCall>) {
         tasks.spawn(follow(call, sender.clone()));
     }
     drop(sender);
-    if timeout(RELAY, relay_all(socket, &keys, lines)).await.is_err() {
+    if timeout(RELAY, relay_all(socket, keys, lines)).await.is_err() {
         tracing::warn!("some calls did not finish within 10 minutes; their answers are lost");
     }
 }
@@ -104,27 +106,29 @@ async fn follow(mut call: RelayedCall, sender: mpsc::Sender<Line>) {
     }
 }
 
-/// Sends all lines, to one daemon after another if need be.
-async fn relay_all(socket: &Path, keys: &[StreamKey], mut lines: mpsc::Receiver<Line>) {
-    let mut sent = Sent { keys: keys.to_vec(), lines: VecDeque::new(), bytes: 0 };
-    while let Some(mut peer) = connect(socket, &sent.keys).await {
-        let resent = send_all(&mut peer, &sent.lines).await;
-        let mut scrap = [0];
-        while resent.is_ok() {
+/// Sends all lines, to one daemon after another if necessary.
+async fn relay_all(socket: &Path, keys: Vec<StreamKey>, mut lines: mpsc::Receiver<Line>) {
+    let mut sent = Sent { keys, lines: VecDeque::new() };
+    while let Some(peer) = connect(socket, &sent.keys).await {
+        let (mut read, mut write) = peer.into_split();
+        // The daemon sends nothing, so this ends with the connection.
+        let mut closed = pin!(async move {
+            drop(tokio::io::copy(&mut read, &mut tokio::io::sink()).await);
+        });
+        let mut result = send_all(&mut write, &sent.lines).await;
+        while result.is_ok() {
             let line = tokio::select! {
                 line = lines.recv() => line,
-                // It sends nothing, so this is the end of the connection.
-                _ = peer.readable() => match peer.try_read(&mut scrap) {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-                    _ => break,
-                },
+                () = &mut closed => break,
             };
-            let Some(line) = line else { return closed(&peer).await };
-            let result = send_all(&mut peer, [&line]).await;
+            let Some(line) = line else {
+                drop(write);
+                // The daemon closes the connection when it has read everything.
+                drop(timeout(RELAY_END, closed).await);
+                return;
+            };
+            result = send_all(&mut write, [&line]).await;
             sent.add(line);
-            if result.is_err() {
-                break;
-            }
         }
     }
     tracing::warn!("no daemon can be reached for the results of calls");
@@ -135,34 +139,32 @@ struct Sent {
     /// The calls that are not lost.
     keys: Vec<StreamKey>,
     lines: VecDeque<Line>,
-    bytes: usize,
 }
 
 impl Sent {
     fn add(&mut self, line: Line) {
-        let is_same = |it: &Line| (&it.session, it.stream) == (&line.session, line.stream);
+        if !matches!(line.news, RelayNews::Said(..)) {
+            self.lines.retain(|other| other.key() != line.key());
+        }
         match line.news {
-            RelayNews::Said(..) => {}
-            RelayNews::Answered(_) => self.lines.retain(|it| !is_same(it)),
             // The daemon that receives this decides what becomes of the call.
-            RelayNews::Lost => {
-                self.lines.retain(|it| !is_same(it));
-                self.keys.retain(|key| *key != self::key(&line.session, line.stream));
-            }
+            RelayNews::Lost => self.keys.retain(|key| *key != line.key()),
+            RelayNews::Said(..) | RelayNews::Answered(_) => self.lines.push_back(line),
         }
-        if line.news != RelayNews::Lost {
-            self.lines.push_back(line);
-        }
-        self.bytes = self.lines.iter().map(Line::bytes).sum();
-        while self.bytes > KEPT_BYTES
+        let mut bytes: usize = self.lines.iter().map(Line::bytes).sum();
+        while bytes > KEPT_BYTES
             && let Some(oldest) = self.lines.pop_front()
         {
-            self.bytes -= oldest.bytes();
+            bytes -= oldest.bytes();
         }
     }
 }
 
 impl Line {
+    fn key(&self) -> StreamKey {
+        key(&self.session, self.stream)
+    }
+
     fn bytes(&self) -> usize {
         match &self.news {
             RelayNews::Said(_, text) | RelayNews::Answered(text) => text.len(),
@@ -171,37 +173,18 @@ impl Line {
     }
 }
 
-/// Resolves when the daemon has read everything.
-async fn closed(peer: &UnixStream) {
-    rustix::net::shutdown(peer, rustix::net::Shutdown::Write).ok();
-    let mut scrap = [0; 64];
-    let end = async {
-        loop {
-            if peer.readable().await.is_err() {
-                return;
-            }
-            match peer.try_read(&mut scrap) {
-                Ok(1..) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Ok(0) | Err(_) => return,
-            }
-        }
-    };
-    drop(timeout(RELAY_END, end).await);
-}
-
 /// Connects to the daemon that serves, and sends it the calls. `None` if none can be reached in time.
 async fn connect(socket: &Path, keys: &[StreamKey]) -> Option<UnixStream> {
-    let until = Instant::now() + RELAY_CONNECT;
-    while Instant::now() < until {
-        match timeout_at(until, introduce(socket, keys)).await {
-            Ok(Ok(peer)) => return Some(peer),
-            Ok(Err(error)) => tracing::debug!(%error, "cannot reach the next daemon yet"),
-            Err(_) => return None,
+    let connect = async {
+        loop {
+            match introduce(socket, keys).await {
+                Ok(peer) => return peer,
+                Err(error) => tracing::debug!(%error, "cannot reach the next daemon yet"),
+            }
+            sleep(RETRY).await;
         }
-        sleep(RETRY).await;
-    }
-    None
+    };
+    timeout(RELAY_CONNECT, connect).await.ok()
 }
 
 async fn introduce(socket: &Path, keys: &[StreamKey]) -> io::Result<UnixStream> {
@@ -221,7 +204,10 @@ async fn introduce(socket: &Path, keys: &[StreamKey]) -> io::Result<UnixStream> 
     }
 }
 
-async fn send_all(peer: &mut UnixStream, lines: impl IntoIterator<Item = &Line>) -> io::Result<()> {
+async fn send_all(
+    peer: &mut OwnedWriteHalf,
+    lines: impl IntoIterator<Item = &Line>,
+) -> io::Result<()> {
     for line in lines {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
@@ -236,17 +222,16 @@ pub(crate) async fn receive(
     streams: Vec<(String, u64)>,
     reader: impl AsyncBufRead + Unpin,
 ) -> io::Result<()> {
-    let keys: Vec<_> = streams.into_iter().map(|(session, number)| key(&session, number)).collect();
     let mut lines = reader.lines();
     let receive = async {
         while let Some(line) = lines.next_line().await? {
-            let Line { session, stream, news } = serde_json::from_str(&line)?;
-            relays.deliver(&key(&session, stream), news);
+            let line: Line = serde_json::from_str(&line)?;
+            relays.deliver(&line.key(), line.news);
         }
         Ok(())
     };
     let received = receive.await;
-    relays.give_up(&keys);
+    relays.give_up(&keys(&streams));
     received
 }
 
@@ -255,8 +240,7 @@ pub(crate) fn claim(relays: &Relays, streams: &[(String, u64)]) -> Result<(), Ap
     if streams.len() > MAX_STREAMS {
         return Err(ApiError::new(ErrorKind::Invalid, "too many calls"));
     }
-    let keys: Vec<_> = streams.iter().map(|(session, number)| key(session, *number)).collect();
-    relays.claim(&keys);
+    relays.claim(&keys(streams));
     Ok(())
 }
 
@@ -267,6 +251,10 @@ const MAX_STREAMS: usize = 1 << 20;
 pub(crate) async fn give_up_unclaimed(relays: &Relays) {
     sleep(RELAY_CLAIM).await;
     relays.give_up_unclaimed();
+}
+
+fn keys(streams: &[(String, u64)]) -> Vec<StreamKey> {
+    streams.iter().map(|(session, number)| key(session, *number)).collect()
 }
 
 fn key(session: &str, number: u64) -> StreamKey {
