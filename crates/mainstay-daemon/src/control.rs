@@ -233,7 +233,7 @@ impl Peer {
         }
     }
 
-    async fn fail(&mut self, error: ApiError) -> io::Result<()> {
+    pub(crate) async fn fail(&mut self, error: ApiError) -> io::Result<()> {
         self.line(&Frame::Error(error)).await
     }
 

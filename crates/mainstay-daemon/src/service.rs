@@ -1,4 +1,4 @@
-//! What the control API does.
+//! Serves the requests of the control API.
 
 mod absent;
 mod describe;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use mainstay_api::{
     AddressInfo, ApiError, DaemonInfo, ErrorKind, EventRecord, Instance, Request, ServerInfo,
-    WhyReport,
+    StatusReport, WhyReport,
 };
 use mainstay_core::{Cause, ServerName, ServerSpec, Status};
 use mainstay_engine::{DockerEngine, LogRange, Regex, RunKey};
@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, watch};
 
 use self::absent::just_removed;
 use crate::control::{CommandLimits, Peer};
-use crate::driver::{Context, Handle};
+use crate::driver::Context;
 use crate::gateway::{self, Gateway};
 use crate::handover::{LifecycleRequest, ReplaceRequest};
 use crate::holder_client::HolderClient;
@@ -33,8 +33,8 @@ use crate::registry::Registry;
 use crate::snapshot::{self, Snapshot};
 use crate::state::event_log::Part;
 
-/// How many events `why` looks at, and how many of the server's life, of requests and of clients' files
-/// it shows. What is done to all clients at once is shown as a whole, so those are more.
+/// How many events `why` reads, and how many about runs, requests and clients' files it shows. The last limit is higher,
+/// so that a change of all clients is shown as a whole.
 const WHY_READ: usize = 500;
 const WHY_EVENTS: usize = 20;
 const WHY_REQUESTS: usize = 5;
@@ -46,13 +46,13 @@ const WHY_LINES: usize = 20;
 /// Lines on standard output that `why` shows.
 const WHY_STDOUT: usize = 5;
 
-/// The daemon, as its clients see it.
+/// Everything that requests need.
 pub(crate) struct Service {
     pub(crate) instance: Instance,
     pub(crate) instance_id: String,
     pub(crate) started_at: Timestamp,
     pub(crate) context: Context,
-    /// The engine of containers, for what only such an engine does.
+    /// For pulls, which the other engines do not have.
     pub(crate) containers: Arc<DockerEngine>,
     pub(crate) registry: Registry,
     pub(crate) gateway: Gateway,
@@ -61,14 +61,14 @@ pub(crate) struct Service {
     pub(crate) more: Vec<(SocketAddr, watch::Receiver<ListenerState>)>,
     /// Limits of the control socket.
     pub(crate) limits: CommandLimits,
-    /// Takes the connections of `mainstay connect`.
+    /// Receives the connections of `mainstay connect`.
     pub(crate) http: mpsc::Sender<UnixStream>,
     pub(crate) holder: HolderClient,
     pub(crate) lifecycle_requests: mpsc::Sender<LifecycleRequest>,
 }
 
 impl Service {
-    /// Serves one request. The error is the client's connection failing, nothing else.
+    /// Serves one request. Fails only if the connection does.
     pub(crate) async fn serve(&self, request: Request, peer: &mut Peer) -> io::Result<()> {
         match request {
             Request::Run { spec, replace, around } => {
@@ -78,24 +78,9 @@ impl Service {
                 peer.answer(self.import(specs, replace, &around).await).await
             }
             Request::Pull { spec } => self.pull(&spec, peer).await,
-            Request::Export { name } => {
-                peer.answer(self.chosen(name.as_ref()).map(|chosen| specs(&chosen))).await
-            }
+            Request::Export { name } => peer.answer(self.export(name.as_ref())).await,
             Request::List => peer.answer(Ok(self.infos())).await,
-            Request::Status { name } => {
-                let log = self.instance.server_log(name.as_str());
-                let found = self.find(&name).await;
-                let report = found.map(|handle| {
-                    let shown = handle.view.borrow();
-                    let refresh = self.context.clients.mode(&shown.spec.clients);
-                    snapshot::status(&shown, self.told(shown.info()), refresh, log)
-                });
-                let report = match report {
-                    Ok(report) => Ok(self.with_clients(report).await),
-                    Err(error) => Err(error),
-                };
-                peer.answer(report).await
-            }
+            Request::Status { name } => peer.answer(self.status(&name).await).await,
             Request::Why { name } => peer.answer(self.why(name).await).await,
             Request::Settle { name, any_end, since } => {
                 self.settle(&name, any_end, since, peer).await
@@ -111,9 +96,8 @@ impl Service {
                         self.logs(&name, range, peer).await
                     }
                     Err(error) => {
-                        let message = format!("the pattern cannot be used: {error}");
-                        let error = ApiError::new(ErrorKind::Invalid, message);
-                        peer.answer::<()>(Err(error)).await
+                        let message = format!("the pattern is invalid: {error}");
+                        peer.fail(ApiError::new(ErrorKind::Invalid, message)).await
                     }
                 }
             }
@@ -137,8 +121,8 @@ impl Service {
             Request::Tokens => peer.answer(self.tokens().await).await,
             Request::RemoveToken { name } => peer.answer(self.remove_token(name).await).await,
             Request::Reload { exe, fallback } => {
-                let tell = async |answer| peer.answer(answer).await;
-                ReplaceRequest::ask(&self.lifecycle_requests, exe, fallback, tell).await
+                let answer = async |outcome| peer.answer(outcome).await;
+                ReplaceRequest::ask(&self.lifecycle_requests, exe, fallback, answer).await
             }
             Request::Http { .. } | Request::Connect { .. } | Request::Relay { .. } => {
                 unreachable!("the control socket serves them itself")
@@ -147,32 +131,49 @@ impl Service {
             Request::Shutdown { keep_servers } => {
                 // If the channel is closed, the daemon is ending already.
                 self.lifecycle_requests.send(LifecycleRequest::End { keep_servers }).await.ok();
-                // The connection closes when the daemon has ended, which is the answer's end.
+                // The client waits for the end of the connection, which closes when the daemon has ended.
                 self.lifecycle_requests.closed().await;
                 peer.answer(Ok(())).await
             }
         }
     }
 
-    fn chosen(&self, name: Option<&ServerName>) -> Result<Vec<Handle>, ApiError> {
-        match name {
-            Some(name) => Ok(vec![self.registry.get(name)?]),
-            None => Ok(self.registry.all()),
-        }
+    fn export(&self, name: Option<&ServerName>) -> Result<Vec<ServerSpec>, ApiError> {
+        let servers = match name {
+            Some(name) => vec![self.registry.get(name)?],
+            None => self.registry.all(),
+        };
+        Ok(servers.iter().map(|handle| (*handle.view.borrow().spec).clone()).collect())
+    }
+
+    async fn status(&self, name: &ServerName) -> Result<StatusReport, ApiError> {
+        let log = self.instance.server_log(name.as_str());
+        let mut report = {
+            let handle = self.find(name).await?;
+            let shown = handle.view.borrow();
+            let refresh = self.context.clients.mode(&shown.spec.clients);
+            snapshot::status(&shown, self.with_proxy_info(shown.info()), refresh, log)
+        };
+        report.clients = self.context.clients.of(name).await;
+        Ok(report)
     }
 
     fn info(&self, name: &ServerName) -> Result<ServerInfo, ApiError> {
         let handle = self.registry.get(name)?;
         let info = handle.view.borrow().info();
-        Ok(self.told(info))
+        Ok(self.with_proxy_info(info))
     }
 
     fn infos(&self) -> Vec<ServerInfo> {
-        self.registry.all().iter().map(|handle| self.told(handle.view.borrow().info())).collect()
+        self.registry
+            .all()
+            .iter()
+            .map(|handle| self.with_proxy_info(handle.view.borrow().info()))
+            .collect()
     }
 
-    /// A server with what only the proxy knows of it.
-    fn told(&self, mut info: ServerInfo) -> ServerInfo {
+    /// Adds what only the proxy knows of a server.
+    fn with_proxy_info(&self, mut info: ServerInfo) -> ServerInfo {
         let hub = self.gateway.servers.get(info.name.as_str());
         info.sessions = hub.map_or(0, |hub| hub.session_count()).try_into().unwrap_or(u32::MAX);
         let addr = self.listen.borrow().addr();
@@ -182,7 +183,6 @@ impl Service {
 
     async fn why(&self, name: ServerName) -> Result<WhyReport, ApiError> {
         let shown = self.find(&name).await?.view.borrow().clone();
-        let stderr = self.last_stderr(&name, &shown).await;
         let events = self.context.event_log.read(Some(name.clone()), Part::Last(WHY_READ)).await;
         let begun = events.iter().rfind(|(_, event)| event.event == "starting");
         let stdout = match begun {
@@ -190,36 +190,30 @@ impl Service {
             None => Vec::new(),
         };
         Ok(WhyReport {
-            server: self.told(shown.info()),
+            server: self.with_proxy_info(shown.info()),
             wanted: shown.wanted,
-            events: telling(events.into_iter().map(|(_, event)| event).collect()),
-            stderr: snapshot::tail_lines(&stderr, WHY_LINES),
+            events: last_of_each_kind(events.into_iter().map(|(_, event)| event).collect()),
+            stderr: self.last_stderr(&name, &shown).await,
             stdout,
             log: self.instance.server_log(name.as_str()),
             clients: Some(self.context.clients.wanted(&shown.spec.clients)),
         })
     }
 
-    /// What the run that ended last wrote; if none ended under this daemon, what the present one
-    /// writes; if there is none, the end of the log.
-    async fn last_stderr(&self, name: &ServerName, shown: &Snapshot) -> Vec<u8> {
-        if let Some(words) = &shown.last_stderr {
-            return words.to_vec();
+    /// What the last run wrote that ended under this daemon, or else what the present run writes, or else the end of the
+    /// log.
+    async fn last_stderr(&self, name: &ServerName, shown: &Snapshot) -> Vec<String> {
+        if let Some(stderr) = &shown.last_stderr {
+            return snapshot::tail_lines(stderr, WHY_LINES);
         }
-        let engine = self.context.engines.of(&shown.spec.workload);
         if let Some(run) = shown.unit.run() {
+            let engine = self.context.engines.of(&shown.spec.workload);
             let key = RunKey::new(name.clone(), run);
-            return engine.stderr_tail(&key).await.unwrap_or_default();
+            let stderr = engine.stderr_tail(&key).await.unwrap_or_default();
+            return snapshot::tail_lines(&stderr, WHY_LINES);
         }
         let range = LogRange { tail: Some(WHY_LINES), ..LogRange::default() };
-        let mut text = String::new();
-        if let Ok(mut lines) = engine.logs(name, range).await {
-            while let Some(line) = lines.recv().await {
-                text.push_str(&line.text);
-                text.push('\n');
-            }
-        }
-        text.into_bytes()
+        self.log_lines(name, shown, range).await
     }
 
     /// The last lines on standard output since then that are not MCP messages.
@@ -232,11 +226,19 @@ impl Service {
         let grep = Regex::new(&format!("^{}", NO_MESSAGE.replace('[', "\\["))).ok();
         let (tail, since) = (Some(WHY_STDOUT), Some(since));
         let range = LogRange { tail, since, grep, follow: false };
+        let mut lines = self.log_lines(name, shown, range).await;
+        for line in &mut lines {
+            *line = line.trim_start_matches(NO_MESSAGE).to_owned();
+        }
+        lines
+    }
+
+    async fn log_lines(&self, name: &ServerName, shown: &Snapshot, range: LogRange) -> Vec<String> {
         let mut found = Vec::new();
         if let Ok(mut lines) = self.context.engines.of(&shown.spec.workload).logs(name, range).await
         {
             while let Some(line) = lines.recv().await {
-                found.push(line.text.trim_start_matches(NO_MESSAGE).to_owned());
+                found.push(line.text);
             }
         }
         found
@@ -252,24 +254,24 @@ impl Service {
     ) -> io::Result<()> {
         let mut handle = match self.find(name).await {
             Ok(handle) => handle,
-            Err(error) => return peer.answer::<()>(Err(error)).await,
+            Err(error) => return peer.fail(error).await,
         };
-        let mut told = None;
+        let mut reported = None;
         loop {
             let (settled, info) = {
                 let shown = handle.view.borrow_and_update();
                 (has_settled(&shown, any_end, since), shown.info())
             };
             if settled {
-                return peer.answer(Ok(self.told(info))).await;
+                return peer.answer(Ok(self.with_proxy_info(info))).await;
             }
-            if told.as_ref() != Some(&info.reason) {
-                told = Some(info.reason.clone());
-                peer.item(&self.told(info.clone())).await?;
+            if reported.as_ref() != Some(&info.reason) {
+                reported = Some(info.reason.clone());
+                peer.item(&self.with_proxy_info(info.clone())).await?;
             }
-            // A server that is removed meanwhile has settled too.
+            // A server that was removed has settled, too.
             if handle.view.changed().await.is_err() {
-                return peer.answer(Ok(self.told(info))).await;
+                return peer.answer(Ok(self.with_proxy_info(info))).await;
             }
         }
     }
@@ -316,10 +318,10 @@ impl Service {
         }
     }
 
-    /// A session for commands, like that of any client.
+    /// Opens a session for commands, like that of any client.
     async fn local(&self, name: &ServerName) -> Result<Local, ApiError> {
         let handle = self.find(name).await?;
-        // A server that Mainstay has given up may get another attempt.
+        // A server that was given up may be started again.
         handle.send(mainstay_core::supervisor::Event::Demand).await;
         let hub = self.gateway.servers.get(name.as_str());
         let hub = hub.ok_or_else(|| just_removed(name))?;
@@ -327,7 +329,7 @@ impl Service {
     }
 
     fn failed(&self, name: &ServerName, error: &UpstreamError) -> ApiError {
-        let help = self.read_on(name);
+        let help = self.next_step(name);
         match error {
             UpstreamError::Closed { sent: true, .. } => ApiError::new(
                 ErrorKind::Server,
@@ -351,11 +353,7 @@ impl Service {
             running: servers.iter().filter(|info| info.status == Status::Running).count(),
             listen: self.listen.borrow().addr().map(|addr| addr.to_string()),
             listen_problem: self.listen.borrow().problem(),
-            more_addresses: self
-                .more
-                .iter()
-                .map(|(addr, listening)| further(*addr, listening))
-                .collect(),
+            more_addresses: self.more.iter().map(address_info).collect(),
             sessions: self.gateway.sessions(),
             state_dir: self.instance.state_dir.clone(),
             socket: self.instance.socket(),
@@ -368,14 +366,10 @@ impl Service {
     }
 }
 
-fn further(addr: SocketAddr, listening: &watch::Receiver<ListenerState>) -> AddressInfo {
-    let listening = *listening.borrow();
-    let address = listening.addr().unwrap_or(addr).to_string();
-    AddressInfo { address, problem: listening.problem() }
-}
-
-fn specs(handles: &[Handle]) -> Vec<ServerSpec> {
-    handles.iter().map(|handle| (*handle.view.borrow().spec).clone()).collect()
+fn address_info((addr, state): &(SocketAddr, watch::Receiver<ListenerState>)) -> AddressInfo {
+    let state = *state.borrow();
+    let address = state.addr().unwrap_or(*addr).to_string();
+    AddressInfo { address, problem: state.problem() }
 }
 
 /// Whether a server is ready or has failed; with `any_end`, also whether any run of it has ended since then.
@@ -403,10 +397,10 @@ fn has_failed_since(shown: &Snapshot, since: Timestamp) -> bool {
     ended.is_some_and(|(cause, _, at)| *at >= since && is_failure(cause))
 }
 
-/// The last events of a server's life, of its requests and of its entries in clients' files, in order:
-/// none crowd out the others.
-fn telling(mut events: Vec<EventRecord>) -> Vec<EventRecord> {
-    let (mut lives, mut requests, mut clients) = (0, 0, 0);
+/// The last events about a server's runs, its requests and its entries in clients' files, in order. Each kind has its
+/// own limit, so that none crowds out the others.
+fn last_of_each_kind(mut events: Vec<EventRecord>) -> Vec<EventRecord> {
+    let (mut runs, mut requests, mut clients) = (0, 0, 0);
     let mut keep: Vec<bool> = events
         .iter()
         .rev()
@@ -414,7 +408,7 @@ fn telling(mut events: Vec<EventRecord>) -> Vec<EventRecord> {
             let (count, most) = match event.event.as_str() {
                 EventRecord::REQUEST => (&mut requests, WHY_REQUESTS),
                 EventRecord::CLIENT => (&mut clients, WHY_CLIENTS),
-                _ => (&mut lives, WHY_EVENTS),
+                _ => (&mut runs, WHY_EVENTS),
             };
             *count += 1;
             *count <= most
@@ -442,8 +436,9 @@ mod tests {
         events.extend((0..100).map(|n| event(EventRecord::REQUEST, n.to_string())));
         events.extend((0..100).map(|n| event(EventRecord::CLIENT, format!("file {n}"))));
         events.push(event("ready", "last".to_owned()));
-        let told: Vec<String> = telling(events).into_iter().map(|event| event.detail).collect();
-        assert_eq!(told[..7], ["first", "95", "96", "97", "98", "99", "file 20"]);
-        assert_eq!(told[6 + WHY_CLIENTS..], ["last"]);
+        let shown: Vec<String> =
+            last_of_each_kind(events).into_iter().map(|event| event.detail).collect();
+        assert_eq!(shown[..7], ["first", "95", "96", "97", "98", "99", "file 20"]);
+        assert_eq!(shown[6 + WHY_CLIENTS..], ["last"]);
     }
 }

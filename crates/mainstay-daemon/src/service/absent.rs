@@ -25,16 +25,16 @@ impl Service {
         Err(removal.map_or(unknown, |removal| was_removed(name, removal, clock::wall())))
     }
 
-    /// The help for a failed request. Of a server that is being removed only its events stay.
-    pub(super) fn read_on(&self, name: &ServerName) -> String {
-        read_on(name, self.info(name).ok().map(|info| info.status))
+    /// The help for a failed request. Only the events of a server outlive its removal.
+    pub(super) fn next_step(&self, name: &ServerName) -> String {
+        next_step(name, self.info(name).ok().map(|info| info.status))
     }
 }
 
-/// A server that went while it was asked for.
+/// The error for a server that was removed during the request.
 pub(super) fn just_removed(name: &ServerName) -> ApiError {
     ApiError::new(ErrorKind::NoSuchServer, format!("`{name}` has just been removed"))
-        .with_help(events_tell(name))
+        .with_help(see_events(name))
 }
 
 fn is_removal(event: &EventRecord) -> bool {
@@ -44,23 +44,23 @@ fn is_removal(event: &EventRecord) -> bool {
 fn was_removed(name: &ServerName, removal: &EventRecord, now: Timestamp) -> ApiError {
     let ago = Duration::try_from(now.duration_since(removal.at)).unwrap_or_default();
     let mut message = format!("`{name}` was removed {} ago", human_duration(ago));
-    // One that was removed on request needs no reason.
+    // A removal on request needs no explanation.
     if !removal.detail.starts_with(&LoggedEvent::Removed.to_string()) {
         message.push_str(": ");
         message.push_str(&removal.detail);
     }
-    ApiError::new(ErrorKind::NoSuchServer, message).with_help(events_tell(name))
+    ApiError::new(ErrorKind::NoSuchServer, message).with_help(see_events(name))
 }
 
-fn read_on(name: &ServerName, status: Option<Status>) -> String {
+fn next_step(name: &ServerName, status: Option<Status>) -> String {
     match status {
         Some(Status::Stopped) => format!("`mainstay start {name}` starts it"),
-        None | Some(Status::Removing) => events_tell(name),
+        None | Some(Status::Removing) => see_events(name),
         Some(_) => format!("`mainstay why {name}` explains what happened"),
     }
 }
 
-fn events_tell(name: &ServerName) -> String {
+fn see_events(name: &ServerName) -> String {
     format!("see `mainstay events {name}`")
 }
 
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_server_is_told_with_when_and_how() {
+    fn the_error_for_a_removed_server_says_when_and_how_it_was_removed() {
         let check = |detail: &str, expected: &str| {
             let removal = EventRecord {
                 at: Timestamp::from_second(20).unwrap(),
@@ -98,8 +98,8 @@ mod tests {
     }
 
     #[test]
-    fn only_a_server_that_stays_is_asked_why() {
-        let check = |status, expected| assert_eq!(read_on(&name(), status), expected);
+    fn the_help_for_a_removed_server_is_its_events() {
+        let check = |status, expected| assert_eq!(next_step(&name(), status), expected);
         check(Some(Status::Stopped), "`mainstay start st` starts it");
         check(Some(Status::Error), "`mainstay why st` explains what happened");
         check(Some(Status::Removing), "see `mainstay events st`");

@@ -1,6 +1,6 @@
 //! Describing servers, and registering them with clients.
 
-use mainstay_api::{ApiError, Around, Described, Outcome, StatusReport};
+use mainstay_api::{ApiError, Around, Described, Outcome};
 use mainstay_core::ServerSpec;
 
 use super::Service;
@@ -37,12 +37,5 @@ impl Service {
             Outcome { name, changed, status, clients }
         };
         Ok(described.into_iter().map(outcome).collect())
-    }
-
-    /// Adds the entries in clients' files.
-    pub(super) async fn with_clients(&self, mut report: StatusReport) -> StatusReport {
-        let clients = &self.context.clients;
-        report.clients = clients.of(&report.server.name).await;
-        report
     }
 }

@@ -1,7 +1,6 @@
-//! Pulling the image of a server, so that it can be run.
+//! Pulls the image of a server.
 //!
-//! An image that is there is left alone: one that was built on this machine is in no registry. A pull
-//! ends with its client.
+//! An image that exists locally is not pulled: it may have been built on this machine. A pull ends with its client.
 
 use std::io;
 
@@ -13,18 +12,15 @@ use tokio::sync::mpsc;
 use super::Service;
 use crate::control::Peer;
 
-/// Steps of a pull that are taken in together.
+/// How many steps of a pull are reported together.
 const STEPS: usize = 64;
 
 impl Service {
-    /// Pulls the image of a server unless it is there, and reports progress.
+    /// Pulls the image of a server unless it exists, and reports progress.
     pub(super) async fn pull(&self, spec: &ServerSpec, peer: &mut Peer) -> io::Result<()> {
         let Workload::Container(container) = &spec.workload else {
             let message = format!("`{}` does not run in a container", spec.name);
-            return peer.answer::<()>(Err(ApiError::new(ErrorKind::Invalid, message))).await;
-        };
-        let failed = |error: &StartError| {
-            ApiError::new(ErrorKind::Unavailable, format!("`{}`: {error}", spec.name))
+            return peer.fail(ApiError::new(ErrorKind::Invalid, message)).await;
         };
         let begun = match self.containers.prepare(spec).await {
             Ok(_) => return peer.answer(Ok(())).await,
@@ -33,16 +29,19 @@ impl Service {
         };
         match begun {
             Ok(steps) => {
-                let ended = hand_on(steps, peer).await?;
+                let ended = report_progress(steps, peer).await?;
                 peer.answer(ended.map_err(|why| unavailable(container, &why))).await
             }
-            Err(error) => peer.answer::<()>(Err(failed(&error))).await,
+            Err(error) => {
+                let message = format!("`{}`: {error}", spec.name);
+                peer.fail(ApiError::new(ErrorKind::Unavailable, message)).await
+            }
         }
     }
 }
 
-/// Hands on how far a pull is, until it has ended; then why it failed, if it did.
-async fn hand_on(
+/// Reports the progress of a pull until it has ended. Returns why it failed, if it did.
+async fn report_progress(
     mut steps: mpsc::Receiver<Pulled>,
     peer: &mut Peer,
 ) -> io::Result<Result<(), String>> {
@@ -85,17 +84,17 @@ mod tests {
             sender.send(step).await.unwrap();
         }
         drop(sender);
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let mut peer = Peer::over(ours.into_split().1);
-        let ended = hand_on(receiver, &mut peer).await.unwrap();
+        let (sending, mut receiving) = UnixStream::pair().unwrap();
+        let mut peer = Peer::over(sending.into_split().1);
+        let ended = report_progress(receiver, &mut peer).await.unwrap();
         drop(peer);
-        let mut heard = String::new();
-        theirs.read_to_string(&mut heard).await.unwrap();
-        assert_eq!((heard.as_str(), ended), (items, expected.map_err(str::to_owned)));
+        let mut text = String::new();
+        receiving.read_to_string(&mut text).await.unwrap();
+        assert_eq!((text.as_str(), ended), (items, expected.map_err(str::to_owned)));
     }
 
     #[tokio::test]
-    async fn a_pull_ends_as_its_engine_says() {
+    async fn a_pull_ends_as_the_engine_reports() {
         let bytes = |done| Pulled::Bytes { done, total: 9 };
         check(vec![Pulled::Done], "", Ok(())).await;
         check(vec![bytes(1), Pulled::Failed("no".to_owned())], "", Err("no")).await;
@@ -104,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_have_an_image_is_told_what_to_check() {
+    fn a_failed_pull_says_what_to_check() {
         let container = serde_json::json!({ "image": "team/time:1", "engine": "podman" });
         let container = serde_json::from_value(container).unwrap();
         let error = unavailable(&container, "unauthorized");

@@ -1,12 +1,12 @@
-//! Requests that are answered bit by bit: logs and events.
+//! Requests with streamed answers: logs and events.
 
 use std::io;
 use std::sync::Arc;
 
 use mainstay_api::{ApiError, ErrorKind, LogLine};
 use mainstay_core::ServerName;
-use mainstay_engine::{EngineError, LogRange};
-use tokio::sync::broadcast;
+use mainstay_engine::LogRange;
+use tokio::sync::{broadcast, mpsc};
 
 use super::Service;
 use crate::control::Peer;
@@ -24,17 +24,9 @@ impl Service {
         peer: &mut Peer,
     ) -> io::Result<()> {
         let follow = range.follow;
-        let opened = match self.find(name).await {
-            Ok(handle) => {
-                let spec = Arc::clone(&handle.view.borrow().spec);
-                let engine = self.context.engines.of(&spec.workload);
-                engine.logs(name, range).await.map_err(|e| broken(&e))
-            }
-            Err(error) => Err(error),
-        };
-        let mut lines = match opened {
+        let mut lines = match self.open_log(name, range).await {
             Ok(lines) => lines,
-            Err(error) => return peer.answer::<()>(Err(error)).await,
+            Err(error) => return peer.fail(error).await,
         };
         let mut batch = Vec::new();
         loop {
@@ -46,17 +38,27 @@ impl Service {
             if count == 0 {
                 return peer.answer(Ok(())).await;
             }
-            let told = |line: mainstay_engine::LogLine| LogLine {
+            let item = |line: mainstay_engine::LogLine| LogLine {
                 server: Some(name.clone()),
                 at: line.at,
                 line: line.text,
             };
-            let together: Vec<LogLine> = batch.drain(..).map(told).collect();
-            peer.items(&together).await?;
+            let items: Vec<LogLine> = batch.drain(..).map(item).collect();
+            peer.items(&items).await?;
         }
     }
 
-    /// The event log. An unknown server of which no event is left is an error, lest its name be wrong.
+    async fn open_log(
+        &self,
+        name: &ServerName,
+        range: LogRange,
+    ) -> Result<mpsc::Receiver<mainstay_engine::LogLine>, ApiError> {
+        let spec = Arc::clone(&self.find(name).await?.view.borrow().spec);
+        let lines = self.context.engines.of(&spec.workload).logs(name, range).await;
+        lines.map_err(|error| ApiError::new(ErrorKind::Internal, error.to_string()))
+    }
+
+    /// The event log. The name of an unknown server without events is an error, because it may be misspelt.
     pub(super) async fn events(
         &self,
         name: Option<ServerName>,
@@ -67,9 +69,9 @@ impl Service {
         if let Some(name) = &name
             && let Err(unknown) = self.known(name).await
         {
-            return peer.answer::<()>(Err(unknown)).await;
+            return peer.fail(unknown).await;
         }
-        // The follower is set up first, so that nothing falls between the two.
+        // Subscribe before reading, so that no event is missed.
         let mut coming = self.context.event_log.follow();
         let mut last = 0;
         if let Some(tail) = tail {
@@ -107,14 +109,14 @@ impl Service {
         }
     }
 
-    /// Whether there is such a server, or was one of which events are left.
+    /// Fails if there is neither such a server nor an event about it.
     async fn known(&self, name: &ServerName) -> Result<(), ApiError> {
         let Err(unknown) = self.registry.get(name) else { return Ok(()) };
         let left = self.context.event_log.read(Some(name.clone()), Part::Last(1)).await;
         if left.is_empty() { Err(unknown) } else { Ok(()) }
     }
 
-    /// Hands on all events after the last one, page by page.
+    /// Sends all events after the last one, page by page.
     async fn catch_up(
         &self,
         name: Option<&ServerName>,
@@ -132,8 +134,4 @@ impl Service {
             }
         }
     }
-}
-
-fn broken(error: &EngineError) -> ApiError {
-    ApiError::new(ErrorKind::Internal, error.to_string())
 }

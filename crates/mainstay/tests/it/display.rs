@@ -45,7 +45,7 @@ fn log_lines_have_local_times_and_can_be_selected() {
     assert_eq!(env.ok(["logs", "a", "--tail", "1", "--grep", "one", "--raw"]), "a one\n");
     for (args, message) in [
         (["logs", "a", "--since", "soon"], "--since: `soon` is not a time"),
-        (["logs", "a", "--grep", "("], "the pattern cannot be used"),
+        (["logs", "a", "--grep", "("], "the pattern is invalid"),
     ] {
         let refused = env.run(args);
         assert!(refused.code != 0 && refused.stderr.contains(message), "{refused}");
