@@ -32,7 +32,6 @@ use std::time::Duration;
 
 use mainstay_api::{Instance, Listen};
 use mainstay_core::RefreshMode;
-use mainstay_engine::EngineError;
 use mainstay_hold::limits::FLUSH;
 use mainstay_proxy::Servers;
 use tokio::net::UnixListener;
@@ -41,7 +40,7 @@ use tokio::time::Instant;
 
 use background::{keep_entries, keep_watch, sweep, trim_heap};
 use handover::{Ending, LifecycleRequests, relay};
-use listen::HttpListeners;
+use listen::Listener;
 use service::Service;
 use state::schemas::INTENT;
 use state::session_store::SessionStore;
@@ -160,8 +159,8 @@ struct Daemon {
     sessions: SessionStore,
     /// Whether clients have sessions that are no longer known.
     sessions_lost: bool,
-    /// `None` when they are closed.
-    front: Option<HttpListeners>,
+    /// Those for all servers, and the one for `mainstay connect`. Empty when they are closed.
+    listeners: Vec<Listener>,
     control_socket: UnixListener,
     /// `None` when they are refused.
     requests: Option<LifecycleRequests>,
@@ -274,11 +273,5 @@ async fn rebound(service: &Service) -> UnixListener {
             Ok(listener) => return listener,
             Err(error) => tracing::error!(%error, "cannot bind the control socket again"),
         }
-    }
-}
-
-impl From<EngineError> for RunError {
-    fn from(error: EngineError) -> Self {
-        Self::Engine(error)
     }
 }

@@ -259,49 +259,6 @@ fn config(scope: Scope, budget: Arc<ConnectionBudget>, context: &Context) -> Con
     }
 }
 
-/// The listeners for all servers.
-#[derive(Debug)]
-pub(crate) struct HttpListeners {
-    /// The one whose address is written into clients' files.
-    pub(crate) first: Listener,
-    pub(crate) more: Vec<Listener>,
-    /// The one for `mainstay connect`.
-    pub(crate) private: Listener,
-}
-
-impl HttpListeners {
-    pub(crate) fn new(
-        first: SocketAddr,
-        more: &[SocketAddr],
-        private: Listener,
-        context: &Context,
-    ) -> Self {
-        let listen = |addr: &SocketAddr| Listener::for_all(*addr, context);
-        Self { first: listen(&first), more: more.iter().map(listen).collect(), private }
-    }
-
-    /// Closes all of them, as [`Listener::close`] does.
-    pub(crate) fn close(self) -> impl Future<Output = ()> {
-        let closing: Vec<_> = self.all().map(Listener::close).collect();
-        async {
-            for closed in closing {
-                closed.await;
-            }
-        }
-    }
-
-    /// Waits for the end of all of them, as [`Listener::drained`] does.
-    pub(crate) async fn drained(self) {
-        for listener in self.all() {
-            listener.drained().await;
-        }
-    }
-
-    fn all(self) -> impl Iterator<Item = Listener> {
-        self.more.into_iter().chain([self.first, self.private])
-    }
-}
-
 /// The address of a server's own port.
 pub(crate) fn own_addr(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()

@@ -6,7 +6,7 @@ pub(crate) mod preflight;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mainstay_api::{Around, Instance, Machine};
@@ -30,14 +30,14 @@ use crate::entries::{Clients, ClientsConfig};
 use crate::gateway::Gateway;
 use crate::handover::{LifecycleRequests, relay};
 use crate::holder_client::HolderClient;
-use crate::listen::{self, Access, HttpListeners, Listener, Sockets, own_addr};
+use crate::listen::{self, Access, Listener, Sockets, own_addr};
 use crate::registry::Registry;
 use crate::run_session::SessionFiles;
 use crate::service::Service;
 use crate::state::event_log::{self, EventLog};
 use crate::state::schemas::{EVENTS, INTENT, SESSIONS};
 use crate::state::session_store::SessionStore;
-use crate::state::store::{self, Store, Stored};
+use crate::state::store::{self, Store, StoreError, Stored};
 use crate::state::{session_key, stream_journal};
 use crate::{
     CLIENTS_DIR, CONTAINERS, Config, Daemon, FreezeOnDrop, LOG_BYTES, LOG_KEEP, RunError, STREAMS,
@@ -53,13 +53,7 @@ pub(crate) async fn build(config: Config, holder: HolderClient) -> Result<Daemon
     let [state, events, sessions] =
         [INTENT, EVENTS, SESSIONS].map(|schema| schema.path_in(&instance.state_dir));
     if holder.start_info().replacement_failed.is_some() {
-        INTENT.undo_migration(&state)?;
-        for (schema, path) in [(EVENTS, &events), (SESSIONS, &sessions)] {
-            // A daemon can start without either of them.
-            if let Err(error) = schema.undo_migration(path) {
-                tracing::error!(%error, "the {} from before the update cannot be restored", schema.what);
-            }
-        }
+        undo_migrations(&instance.state_dir)?;
     }
     store::loss::refuse(&instance)?;
     let store = Store::open(&state)?;
@@ -112,16 +106,20 @@ pub(crate) async fn build(config: Config, holder: HolderClient) -> Result<Daemon
     holder.release_others(&listens).await;
     let capacity = Capacity::of_this_process();
     let (http, connections) = mpsc::channel(HTTP_CONNECTIONS);
-    let private = Listener::private(connections, capacity.connected, &context);
-    let mut front = HttpListeners::new(first, &config.listen.more, private, &context);
-    front.first.settle().await;
-    let listen = front.first.watch();
-    let more = config.listen.more.iter().copied().zip(front.more.iter().map(Listener::watch));
-    context.clients.listen_at(listen.clone());
-    let mut messengers = JoinSet::new();
-    for news in news {
-        messengers.spawn(pass_on_news(engines.clone(), news, registry.clone()));
+    let mut listener = Listener::for_all(first, &context);
+    let mut listeners = vec![Listener::private(connections, capacity.connected, &context)];
+    let mut more = Vec::new();
+    for addr in config.listen.more {
+        let listener = Listener::for_all(addr, &context);
+        more.push((addr, listener.watch()));
+        listeners.push(listener);
     }
+    listener.settle().await;
+    let listen = listener.watch();
+    listeners.push(listener);
+    context.clients.listen_at(listen.clone());
+    let pass_on = |news| pass_on_news(engines.clone(), news, registry.clone());
+    let messengers = news.into_iter().map(pass_on).collect();
     let (lifecycle_requests, inbox) = mpsc::channel(1);
     let service = Arc::new(Service {
         instance,
@@ -132,7 +130,7 @@ pub(crate) async fn build(config: Config, holder: HolderClient) -> Result<Daemon
         registry,
         gateway,
         listen,
-        more: more.collect(),
+        more,
         limits: CommandLimits::new(capacity),
         http,
         holder,
@@ -144,13 +142,25 @@ pub(crate) async fn build(config: Config, holder: HolderClient) -> Result<Daemon
         exe: config.exe,
         sessions,
         sessions_lost,
-        front: Some(front),
+        listeners,
         control_socket,
         requests: Some(LifecycleRequests::new(inbox)),
         messengers,
         command_tasks: JoinSet::new(),
         relay_mark: None,
     })
+}
+
+/// Undoes the migrations of a newer program that failed afterwards.
+fn undo_migrations(state_dir: &Path) -> Result<(), StoreError> {
+    INTENT.undo_migration(&INTENT.path_in(state_dir))?;
+    for schema in [EVENTS, SESSIONS] {
+        // A daemon can start without either of them.
+        if let Err(error) = schema.undo_migration(&schema.path_in(state_dir)) {
+            tracing::error!(%error, "the {} from before the update cannot be restored", schema.what);
+        }
+    }
+    Ok(())
 }
 
 /// Gives every server its driver and its sessions, and ends the runs that belong to no server. `relayed` says whether an

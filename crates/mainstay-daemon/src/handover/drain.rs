@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::relay;
 use super::{Ending, Step};
 use crate::holder_client::HolderClient;
-use crate::listen::HttpListeners;
+use crate::listen::Listener;
 use crate::{Daemon, RunError};
 
 /// A daemon that ends.
@@ -60,14 +60,16 @@ impl Drain {
                 holder.close_intake(how);
             }
             Step::ReleaseListeners => {
-                let stops = self.ending == Ending::StopServers;
-                let front = if stops { self.daemon.front.take() } else { None };
-                // It accepts nothing more now. A slow holder must not delay the next steps.
-                let drained = front.map(HttpListeners::close);
+                let mut listeners = Vec::new();
+                if self.ending == Ending::StopServers {
+                    listeners = std::mem::take(&mut self.daemon.listeners);
+                }
+                // They stop accepting now. A slow holder must not delay the next steps.
+                let closing: Vec<_> = listeners.into_iter().map(Listener::close).collect();
                 self.background.spawn(async move {
                     holder.ending().await;
-                    if let Some(drained) = drained {
-                        drained.await;
+                    for closed in closing {
+                        closed.await;
                     }
                 });
             }
@@ -77,8 +79,8 @@ impl Drain {
             }
             Step::SettleAndFreeze => self.relayed = servers.hand_over(is_hand_over, SETTLE).await,
             Step::PassConnections => {
-                if let Some(front) = self.daemon.front.take() {
-                    front.drained().await;
+                for listener in self.daemon.listeners.drain(..) {
+                    listener.drained().await;
                 }
             }
             Step::RefuseChanges => registry.close().await,

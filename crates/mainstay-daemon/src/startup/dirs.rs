@@ -33,7 +33,7 @@ pub enum RunError {
     Store(#[from] StoreError),
     /// The engine.
     #[error("the process engine cannot be opened: {0}")]
-    Engine(#[source] EngineError),
+    Engine(#[from] EngineError),
     /// The holder.
     #[error("the holder of the listeners cannot be reached: {}", plain(.0))]
     Holder(#[source] io::Error),

@@ -1,8 +1,7 @@
-//! The key of session ids. It is created once and kept in a file and in the store, so that the loss of one of them
-//! does no harm.
+//! The key of session ids. It is created once and kept in a file and in the store, so that either may be lost.
 //!
 //! If the two differ, the store's key is used, because all other state is there; the file may be from another machine or
-//! backup. Ids of the file's key are recognized too: the file has both keys from then on, one per line.
+//! backup. Ids of the file's key are recognized too, and the file then has both keys, one per line.
 
 use std::fs;
 use std::path::Path;
@@ -33,12 +32,12 @@ pub(crate) fn load(state_dir: &Path, store: &Store) -> Keys {
     let key = in_store.or(in_file.first().copied()).unwrap_or_else(random::bytes);
     let other = in_file.iter().copied().find(|other| *other != key);
     if in_store != Some(key)
-        && let Err(error) = store.set_session_key(&encode(&key))
+        && let Err(error) = store.set_session_key(&hex::encode(key))
     {
         tracing::warn!(%error, "the key of sessions is not in the store");
     }
     let keys: Vec<Key> = [Some(key), other].into_iter().flatten().collect();
-    let lines: Vec<String> = keys.iter().map(encode).collect();
+    let lines: Vec<String> = keys.iter().map(hex::encode).collect();
     if in_file != keys
         && let Err(error) = replace_private(&path, &lines.join("\n"), true)
     {
@@ -47,19 +46,9 @@ pub(crate) fn load(state_dir: &Path, store: &Store) -> Keys {
     Keys { key, other }
 }
 
-fn encode(key: &Key) -> String {
-    random::to_hex(key)
-}
-
 fn decode(text: &str) -> Option<Key> {
-    let text = text.trim();
     let mut key = [0; 32];
-    if text.len() != 64 || !text.is_ascii() {
-        return None;
-    }
-    for (index, byte) in key.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).ok()?;
-    }
+    hex::decode_to_slice(text.trim(), &mut key).ok()?;
     Some(key)
 }
 
@@ -76,7 +65,7 @@ mod tests {
         let load = || load(dir.path(), &Store::open(&state).unwrap());
         let key = load().key;
         let wrong = [7; 32];
-        fs::write(dir.path().join(FILE), encode(&wrong)).unwrap();
+        fs::write(dir.path().join(FILE), hex::encode(wrong)).unwrap();
         for _ in 0..2 {
             assert_eq!(load(), Keys { key, other: Some(wrong) });
         }

@@ -24,6 +24,7 @@ pub use error::StoreError;
 pub use restore::{Restored, restore};
 pub(crate) use tokens::{Added, StoredToken};
 
+use std::fmt::Display;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -94,7 +95,7 @@ impl Store {
             if let Some(instance) = get(tx, "instance")? {
                 return Ok(instance);
             }
-            let instance = random::to_hex(&random::bytes::<8>());
+            let instance = hex::encode(random::bytes::<8>());
             set(tx, "instance", &instance)?;
             Ok(instance)
         })
@@ -159,22 +160,20 @@ impl Store {
                 .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
             rows.collect()
         })?;
-        rows.into_iter()
-            .map(|(name, spec, wanted, created_at)| {
-                let damaged = |what: String| StoreError::Damaged {
-                    path: self.path.to_path_buf(),
-                    what: format!("server `{name}`: {what}"),
-                };
-                Ok(Stored {
-                    spec: serde_json::from_str(&spec).map_err(|e| damaged(e.to_string()))?,
-                    wanted: parse_wanted(&wanted)
-                        .ok_or_else(|| damaged(format!("`{wanted}` is not an intent")))?,
-                    created_at: created_at
-                        .parse()
-                        .map_err(|e: jiff::Error| damaged(e.to_string()))?,
-                })
+        let parse = |(name, spec, wanted, created_at): (String, String, String, String)| {
+            let damaged = |error: &dyn Display| self.damaged(&format!("server `{name}`"), error);
+            Ok(Stored {
+                spec: serde_json::from_str(&spec).map_err(|error| damaged(&error))?,
+                wanted: parse_wanted(&wanted)
+                    .ok_or_else(|| damaged(&format!("`{wanted}` is not an intent")))?,
+                created_at: created_at.parse().map_err(|error: jiff::Error| damaged(&error))?,
             })
-            .collect()
+        };
+        rows.into_iter().map(parse).collect()
+    }
+
+    fn damaged(&self, what: &str, error: &dyn Display) -> StoreError {
+        StoreError::Damaged { path: self.path.to_path_buf(), what: format!("{what}: {error}") }
     }
 
     /// Stores servers, in place of those of the same names: all of them or none.

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use mainstay_api::Around;
 use rusqlite::params;
-use serde_json::from_str;
 
 use super::{Store, StoreError, json};
 
@@ -25,11 +24,8 @@ impl Store {
             rows.collect()
         })?;
         let read = |(id, chosen, around): (String, bool, String)| {
-            let damaged = |error| StoreError::Damaged {
-                path: self.path.to_path_buf(),
-                what: format!("client `{id}`: {error}"),
-            };
-            let around = from_str(&around).map_err(damaged)?;
+            let around = serde_json::from_str(&around)
+                .map_err(|error| self.damaged(&format!("client `{id}`"), &error))?;
             Ok((id, StoredClient { chosen, around }))
         };
         rows.into_iter().map(read).collect()

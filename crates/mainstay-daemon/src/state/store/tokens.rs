@@ -35,7 +35,9 @@ impl Store {
     /// The same during startup, without waiting.
     pub(crate) fn load_tokens(&self) -> Result<Vec<StoredToken>, StoreError> {
         let texts = self.read(select)?;
-        self.parse(&texts)
+        let parse = |text: &String| serde_json::from_str(text);
+        let tokens: serde_json::Result<_> = texts.iter().map(parse).collect();
+        tokens.map_err(|error| self.damaged("a token", &error))
     }
 
     /// Stores a token, unless the name is taken or the server does not exist.
@@ -63,14 +65,6 @@ impl Store {
             Ok(tx.execute("DELETE FROM meta WHERE key = 'token ' || ?1", [name])? == 1)
         })
         .await
-    }
-
-    fn parse(&self, texts: &[String]) -> Result<Vec<StoredToken>, StoreError> {
-        let damaged = |error| StoreError::Damaged {
-            path: self.path.to_path_buf(),
-            what: format!("a token: {error}"),
-        };
-        texts.iter().map(|text| serde_json::from_str(text).map_err(damaged)).collect()
     }
 }
 
