@@ -30,14 +30,14 @@ const SWEEP_ENTRIES: Duration = Duration::from_secs(10);
 /// How often the clocks are compared; a jump between them is a host that slept.
 const PULSE: Duration = Duration::from_secs(2);
 
-/// After so many pulses everything is compared with what the engines list, so that a change without an event is noticed
-/// within 10 seconds, the time of the list included.
+/// After this many pulses, runs are compared with the lists of the engines, so that a change without an event is noticed
+/// within 10 seconds.
 const RECONCILE: u32 = 4;
 
 /// The host slept if the clocks moved apart by more than this.
 const SLEPT: Duration = Duration::from_secs(1);
 
-/// Passes news of an engine to the drivers. A reader that fell behind compares with a list instead.
+/// Passes news of an engine to the drivers. If some were missed, runs are compared with a list instead.
 pub(crate) async fn pass_on_news(
     engines: Engines,
     mut news: broadcast::Receiver<News>,
@@ -52,7 +52,7 @@ pub(crate) async fn pass_on_news(
     }
 }
 
-/// Compares with what the engines list, periodically and when the host has slept.
+/// Compares runs with the lists of the engines, periodically and when the host has slept.
 pub(crate) async fn keep_watch(engines: &Engines, registry: &Registry) -> Infallible {
     let mut pulse = interval(PULSE);
     pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -73,8 +73,7 @@ pub(crate) async fn keep_watch(engines: &Engines, registry: &Registry) -> Infall
     }
 }
 
-/// Keeps the entries in clients' files up to date: at first, and when the address changes. Removals that failed are
-/// retried.
+/// Updates the entries in clients' files at the start and when the address changes, and retries failed removals.
 pub(crate) async fn keep_entries(
     registry: &Registry,
     mut listen: watch::Receiver<ListenerState>,

@@ -1,5 +1,5 @@
 //! Thread pools for blocking work. Each kind of work has a fixed number of threads, so that a disk or file
-//! that does not answer blocks only the work that needs it.
+//! that does not respond blocks only the work that needs it.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -8,7 +8,6 @@ use mainstay_api::Request;
 /// Descriptors that are reserved for the store, shims, engines and starts.
 const RESERVED: u64 = 512;
 
-/// How many are served at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Capacity {
     /// HTTP connections of all listeners.

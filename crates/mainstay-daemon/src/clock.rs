@@ -5,32 +5,29 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Now, on the clock that the supervisor lives by. It follows Tokio's, so tests own it.
+/// The monotonic time of the supervisor. It follows Tokio's clock, which tests control.
 pub(crate) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// Now, on the wall.
 pub(crate) fn wall() -> Timestamp {
     Timestamp::now()
 }
 
-/// That long ago, on the wall.
 pub(crate) fn wall_before(age: Duration) -> Timestamp {
     wall().checked_sub(age).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// In that time, on the wall.
 pub(crate) fn wall_after(delay: Duration) -> Timestamp {
     wall().checked_add(delay).unwrap_or(Timestamp::MAX)
 }
 
-/// How long ago that was; nothing if it lies ahead.
+/// The time that has passed; zero if `then` is in the future.
 pub(crate) fn since(then: Timestamp) -> Duration {
     Duration::try_from(wall().duration_since(then)).unwrap_or_default()
 }
 
-/// Sleeps until then, or for ever.
+/// Sleeps until the deadline; forever without one.
 pub(crate) async fn wait_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,

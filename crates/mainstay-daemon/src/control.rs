@@ -35,7 +35,11 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Serves one client until its request is answered. Sets `received` when the request has arrived.
-pub(crate) async fn converse(stream: UnixStream, service: Arc<Service>, received: Arc<AtomicBool>) {
+pub(crate) async fn serve_connection(
+    stream: UnixStream,
+    service: Arc<Service>,
+    received: Arc<AtomicBool>,
+) {
     let same_user = is_same_user(&stream);
     let (read, write) = stream.into_split();
     let mut peer = Peer { write };

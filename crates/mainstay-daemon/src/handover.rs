@@ -41,7 +41,7 @@ pub(crate) async fn prepare(
     events: &mut HolderEvents,
 ) -> Result<bool, RunError> {
     inspect(&config.instance)?;
-    dirs::check_room(&config.instance)?;
+    dirs::check_free_space(&config.instance)?;
     let state = INTENT.path_in(&config.instance.state_dir);
     let addr = match config.listen.first {
         Some(addr) => addr,

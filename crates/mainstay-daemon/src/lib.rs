@@ -242,7 +242,8 @@ async fn accept(
         match accepted {
             Ok((stream, _)) => {
                 let received = Arc::default();
-                let client = control::converse(stream, service.clone(), Arc::clone(&received));
+                let client =
+                    control::serve_connection(stream, service.clone(), Arc::clone(&received));
                 pending.add(tasks.spawn(client), received, service.limits.capacity.pending);
             }
             Err(error) => {

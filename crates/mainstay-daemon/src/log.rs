@@ -1,4 +1,4 @@
-//! The daemon's own log. A thread writes it, so a disk that does not answer blocks nothing else.
+//! The daemon's own log. A thread writes it, so a disk that does not respond blocks nothing else.
 
 use std::fs::{self, File};
 use std::io::{self, IsTerminal as _, Write};
@@ -46,8 +46,8 @@ pub(crate) fn set_up(config: &Config) -> io::Result<Log> {
         .with_ansi(foreground && io::stderr().is_terminal())
         .with_writer(log.clone());
     tracing_subscriber::registry().with(filter).with(lines).try_init().map_err(io::Error::other)?;
-    let of_panics = log.clone();
-    std::panic::set_hook(Box::new(move |panic| on_panic(panic, &of_panics, foreground)));
+    let panic_log = log.clone();
+    std::panic::set_hook(Box::new(move |panic| on_panic(panic, &panic_log, foreground)));
     if let Some(error) = unusable {
         tracing::error!(%error, "the log file cannot be used");
     }

@@ -64,7 +64,7 @@ pub(crate) async fn build(config: Config, holder: HolderClient) -> Result<Daemon
     let listens = addresses(first, &config, &stored);
     let access = Access::new(&config.access);
     access.admit(store.load_tokens()?);
-    let event_log = EventLog::open_or_do_without(&events)?;
+    let event_log = EventLog::open_or_in_memory(&events)?;
     let known = event_log::earlier_runs(&events);
     let session_files = SessionFiles::open(instance.sessions_dir())
         .map_err(|source| RunError::directory(&instance.run_dir, source))?;
@@ -91,14 +91,14 @@ pub(crate) async fn build(config: Config, holder: HolderClient) -> Result<Daemon
         is_successor: holder.start_info().standby,
         boot: Machine::current().boot.into(),
     };
-    // Before the list, so that no end falls between the two.
+    // Before the list, so that no end of a run is missed.
     let news = engines.watch();
     let inherited = inherited::sort_out(known, engines.list().await?);
-    let forgotten = inherited.0.iter().map(|(name, of_one)| (name.clone(), of_one.last)).collect();
-    let registry = Registry::new(context.clone(), gateway.clone(), forgotten);
+    let earlier = inherited.0.iter().map(|(name, of_one)| (name.clone(), of_one.last)).collect();
+    let registry = Registry::new(context.clone(), gateway.clone(), earlier);
     registry.handle_requests(requests);
-    // Nothing fails from here on. If this daemon cannot start, another one attaches to the servers and continues the
-    // connections of clients.
+    // The last step that can fail: after it, only this daemon can attach to the servers and continue the connections of
+    // clients.
     let control_socket = control_socket(&holder, &instance).await?;
     holder.take_connections();
     let relayed = relay::Mark::is_set(&instance.run_dir);
@@ -180,7 +180,7 @@ async fn resume_servers(
         unwanted.extend(misplaced.map(|found| (found.home, RunKey::new(name, found.run))));
         registry.adopt(server, &of_one);
     }
-    // Before anything is awaited, so that no run is attached before.
+    // Before the first await, so that no run is attached earlier.
     registry.keep_inherited(inherited);
     gateway.restore(relayed, |server, session| registry.resume_session_run(server, session));
     let orphans = registry.take_inherited().into_iter().filter_map(|(server, inherited)| {
@@ -198,8 +198,8 @@ async fn control_socket(
     bound.map_err(|source| RunError::Socket { path: instance.socket(), source })
 }
 
-/// The highest number of an earlier daemon that anything but the store knows. Shims are asked only if the journal was
-/// not left by the daemon that the store names: the store may be an older copy.
+/// The highest number of an earlier daemon in the journal or in shims. Shims are asked only if the numbers in journal and
+/// store differ: the store may be an older copy.
 async fn newest_seen(instance: &Instance, store: &Store) -> u64 {
     let of_streams = stream_journal::newest_daemon(&instance.run_dir.join(STREAMS));
     if of_streams == Some(store.daemon()) {
@@ -208,7 +208,7 @@ async fn newest_seen(instance: &Instance, store: &Store) -> u64 {
     newest_daemon_of_shims(&instance.runs_dir()).await.max(of_streams.unwrap_or_default())
 }
 
-/// All engines, and the one of containers again, for what only that can do.
+/// All engines, and again the one for containers, which can also pull images.
 async fn open_engines(
     config: &Config,
     instance_id: &str,
@@ -277,8 +277,8 @@ fn in_containers(stored: &[Stored]) -> BTreeSet<ServerName> {
     contained.map(|spec| spec.name.clone()).collect()
 }
 
-/// Ends runs that belong to no server that is on, concurrently: those of ended sessions may be many, and an engine takes
-/// a while for each.
+/// Ends runs that belong to no server that is on. This is concurrent: there may be many runs of ended sessions, and ending
+/// one takes time.
 async fn sweep_runs(context: &Context, registry: &Registry, unwanted: Vec<(WorkloadKind, RunKey)>) {
     let mut sweeps = JoinSet::new();
     for (home, key) in unwanted {
@@ -288,8 +288,8 @@ async fn sweep_runs(context: &Context, registry: &Registry, unwanted: Vec<(Workl
     sweeps.join_all().await;
 }
 
-/// If the server of the run is not known either, its container is removed. A failure does not prevent the start: the
-/// engine itself sweeps such runs, too.
+/// Also removes the container of a server that is not known. A failure does not prevent the start: the engine itself
+/// sweeps such runs, too.
 async fn sweep_run(context: &Context, home: WorkloadKind, key: &RunKey, known: bool) {
     let (server, run) = (&key.server, key.run);
     tracing::warn!(%server, %run, "ending a run that belongs to no server");

@@ -74,7 +74,7 @@ fn is_ours(entry: &EntryStatus) -> bool {
     !matches!(entry.standing, Standing::Foreign | Standing::Absent)
 }
 
-/// Entries, and those that are to be there but never came to be.
+/// Adds the entries that should exist but were never added.
 fn with_missing(found: impl Iterator<Item = ClientEntry>, wanted: &Wanted) -> Vec<ClientEntry> {
     let mut entries: Vec<_> = found.collect();
     let missing = wanted.keys().filter(|name| entries.iter().all(|entry| entry.name != **name));
@@ -117,7 +117,7 @@ fn entry(client: &Client, found: EntryStatus, wanted: &Wanted) -> Option<ClientE
     })
 }
 
-/// The standing of an entry, and its changed fields; none if there is no entry and none is expected.
+/// The standing of an entry and its changed fields. `None` if there is no entry and none is expected.
 fn standing(found: &Standing) -> Option<(EntryStanding, Vec<String>)> {
     let standing = match found {
         Standing::Ours => EntryStanding::Ours,

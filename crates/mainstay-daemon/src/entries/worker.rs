@@ -27,7 +27,7 @@ pub(super) struct DesiredEntry {
     pub(super) client: String,
     /// Where the client finds the server.
     pub(super) endpoint: Endpoint,
-    /// Whether the entry should be in the file now, or waits for the server.
+    /// Whether the entry should be in the file now, rather than when the server is ready.
     pub(super) present: bool,
     /// Whether an entry is overwritten that the user has changed or removed.
     pub(super) overwrite: bool,

@@ -1,4 +1,4 @@
-//! When a daemon ends and in which steps, decided: events and the time come in, actions go out.
+//! Decides when a daemon ends and in which steps: takes events and the time, and returns actions.
 //!
 //! A hand-over from an old daemon to a new one:
 //!
@@ -10,7 +10,7 @@
 //! | settle and freeze | old | requests are answered or in the journal, then nothing changes any more |
 //! | pass connections | old | idle ones, and those in the middle of a response |
 //! | release | old | commands end, state is flushed, servers are no longer supervised |
-//! | report | old | the holder learns that everything is released |
+//! | report | old | the holder is notified that everything is released |
 //! | serve | new | it opens the state, attaches to servers and continues connections |
 //! | relay | old | it finishes the calls that only it can finish |
 //!
@@ -23,12 +23,12 @@ use tokio::time::Instant;
 /// How a daemon ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// Servers keep running, for whichever daemon is next.
+    /// Servers keep running for the next daemon.
     KeepServers,
     StopServers,
     /// Another daemon continues at once, with the same listeners.
     HandOver,
-    /// A later daemon has taken over, or is about to: there is nothing to hand over.
+    /// A later daemon has taken over, or is about to, so there is nothing to hand over.
     Superseded,
 }
 
@@ -120,7 +120,7 @@ pub(crate) enum Action {
     /// Ask the holder for a new daemon. If that fails: [`Event::NotReplaced`].
     AskHolder,
     StartHolder,
-    /// Stop to serve. The ending was decided at this time.
+    /// Stop serving. The ending was decided at this time.
     Drain(Ending, Instant),
 }
 
@@ -182,7 +182,7 @@ impl Lifecycle {
             (P::Preparing | P::LastCalls { .. }, E::HolderGone) => {
                 (P::Serving, vec![A::Refuse("the holder died meanwhile".into()), A::StartHolder])
             }
-            // A request that waits has asked nothing of that holder.
+            // A request that waits for calls has not reached the holder yet.
             (phase @ (P::Serving | P::WaitingForCalls { .. }), E::HolderGone) => {
                 (phase, vec![A::StartHolder])
             }
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failed_replacement_is_refused_and_makes_room_for_the_next_request() {
+    async fn a_failed_replacement_is_refused_and_the_next_request_is_accepted() {
         for prepared in [None, Some(Event::Prepared)] {
             let events = [Event::Requested, Event::Quiet].into_iter().chain(prepared);
             let events = events.chain([Event::NotReplaced("no".into()), Event::Requested]);
@@ -250,12 +250,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_death_of_the_holder_ends_a_replacement_that_it_was_asked_for() {
+    async fn the_death_of_the_holder_ends_a_replacement_in_progress() {
         let (.., actions) = after([Event::HolderGone]);
         assert_eq!(actions, [Action::StartHolder]);
         let (lifecycle, .., actions) = after([Event::Requested, Event::HolderGone]);
         assert_eq!(actions, [Action::StartHolder]);
-        assert!(lifecycle.waits_until().is_some(), "the next holder is asked");
+        assert!(lifecycle.waits_until().is_some(), "the next holder gets the request");
         let (.., actions) = after([Event::Requested, Event::Quiet, Event::HolderGone]);
         let died = refuse("the holder died meanwhile");
         assert_eq!(actions, [Action::AskHolder, died, Action::StartHolder]);
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_in_the_order_that_keeps_requests_and_state() {
+    fn steps_are_in_the_order_that_preserves_requests_and_state() {
         let comes_before = |ending: Ending, first: Step, second: Step| {
             let at = |step| ending.steps().iter().position(|it| *it == step);
             assert!(

@@ -11,55 +11,30 @@ use mainstay_engine::EngineError;
 
 use crate::StoreError;
 
-/// How many bytes a daemon writes at its start, at most: mostly into the logs of its databases.
-const ROOM: usize = 512 * 1024;
+/// The maximum number of bytes that a daemon writes at its start, mostly to write-ahead logs.
+const START_BYTES: usize = 512 * 1024;
 
 /// Why a daemon cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// A directory cannot be used.
     #[error("the directory `{}` cannot be used: {}", path.display(), plain(source))]
-    Directory {
-        /// Which one.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// The directory belongs to another user.
+    Directory { path: PathBuf, source: io::Error },
     #[error("the directory `{}` belongs to another user", .0.display())]
     ForeignDirectory(PathBuf),
-    /// The store of intent.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The engine.
     #[error("the process engine cannot be opened: {0}")]
     Engine(#[from] EngineError),
-    /// The holder.
     #[error("the holder of the listeners cannot be reached: {}", plain(.0))]
     Holder(#[source] io::Error),
-    /// A later daemon has opened the state directory.
     #[error("a later daemon has opened the state directory")]
     Superseded,
-    /// The socket.
     #[error("the socket `{}` cannot be opened: {}", path.display(), plain(source))]
-    Socket {
-        /// Which one.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// The address for MCP clients.
+    Socket { path: PathBuf, source: io::Error },
     #[error("{addr} cannot be used to listen for MCP clients: {}", plain(source))]
-    Listen {
-        /// Which one.
-        addr: SocketAddr,
-        /// Why.
-        source: io::Error,
-    },
-    /// The log.
+    Listen { addr: SocketAddr, source: io::Error },
     #[error("the log cannot be set up: {0}")]
     Log(#[source] io::Error),
-    /// The runtime.
     #[error("the runtime cannot be set up: {0}")]
     Runtime(#[source] io::Error),
 }
@@ -129,19 +104,19 @@ fn make_private(dir: &Path) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Whether as much can be written as a daemon needs to start. Leaves no file.
-pub(crate) fn check_room(instance: &Instance) -> Result<(), RunError> {
+/// Checks that there is enough free space for a start. Leaves no file.
+pub(crate) fn check_free_space(instance: &Instance) -> Result<(), RunError> {
     for dir in instance.directories() {
-        let trial = dir.join(format!("trial-{}", std::process::id()));
-        let written = fs::write(&trial, vec![1; ROOM]);
-        fs::remove_file(&trial).ok();
+        let file = dir.join(format!("trial-{}", std::process::id()));
+        let written = fs::write(&file, vec![1; START_BYTES]);
+        fs::remove_file(&file).ok();
         written.map_err(|source| RunError::directory(dir, source))?;
     }
     Ok(())
 }
 
-/// Creates a database file that only its user can read; `SQLite` would create one that others can read too. The files
-/// beside it get the same mode. If this fails, so does the opening, with a better error.
+/// Creates a database file that only its user can read: `SQLite` would create one that others can read, too. The files
+/// beside it get the same mode. If this fails, opening it fails with a better error.
 pub(crate) fn make_private_database(path: &Path) {
     File::options().create(true).append(true).mode(0o600).open(path).ok();
 }
@@ -173,17 +148,17 @@ mod tests {
     }
 
     #[test]
-    fn a_check_for_room_leaves_nothing() {
+    fn a_check_for_free_space_leaves_no_file() {
         let dir = tempfile::tempdir().unwrap();
         let instance = instance(dir.path());
-        assert!(check_room(&instance).is_err(), "there are no directories");
+        assert!(check_free_space(&instance).is_err(), "there are no directories");
         prepare(&instance).unwrap();
-        check_room(&instance).unwrap();
+        check_free_space(&instance).unwrap();
         assert_eq!(fs::read_dir(&instance.run_dir).unwrap().count(), 0);
     }
 
     #[test]
-    fn a_file_in_the_way_is_named() {
+    fn an_error_names_a_file_in_place_of_a_directory() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("state"), "").unwrap();
         let error = prepare(&instance(dir.path())).unwrap_err();

@@ -41,19 +41,19 @@ impl AdoptedRun {
 }
 
 impl Inherited {
-    /// The past of the server whose spec was stored at that time, and the end of a run while no daemon ran. If the machine
-    /// was restarted since, that is the cause.
+    /// The history of the server that was created at this time, and the run that ended while no daemon ran. If the machine
+    /// was rebooted since, that is the cause.
     pub(crate) fn past(
         &self,
         created_at: Timestamp,
         clocks: Clocks,
         boot: &str,
     ) -> (UnitHistory, Option<(RunId, Cause)>) {
-        let noted = self.progress.as_ref();
-        let own = noted.and_then(|noted| noted.past(created_at, clocks));
+        let progress = self.progress.as_ref();
+        let own = progress.and_then(|progress| progress.past(created_at, clocks));
         let rebooted = own.is_some()
             && self.adopted.is_none()
-            && noted.is_some_and(|noted| noted.is_of_earlier_boot(boot));
+            && progress.is_some_and(|progress| progress.is_of_earlier_boot(boot));
         let past = own.unwrap_or_default();
         let past = UnitHistory { last: past.last.max(self.last), ..past };
         match past.unfinished_run().filter(|_| rebooted) {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_newest_living_run_survives() {
+    fn only_the_newest_running_run_is_adopted() {
         let found = vec![alive("a", 10), alive("a", 9), alive("a", 2), alive("b", 1)];
         let (all, surplus) = sort_out(EarlierRuns::default(), found);
         let run = |name: &str| all[&name.parse().unwrap()].adopted.as_ref().unwrap().run;
@@ -132,17 +132,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_run_that_ended_unseen_before_a_restart_of_the_machine_ended_with_it() {
+    async fn a_run_whose_end_was_not_seen_before_a_reboot_ended_with_it() {
         let clocks = Clocks::read();
         let (created_at, run) = (clocks.wall, RunId::new(4));
-        let noted = |boot| {
+        let progress = |boot| {
             let past = UnitHistory { last: run, ..UnitHistory::default() };
             Some(Progress::of(created_at, &past, clocks, boot))
         };
         let left = |boot, found: Vec<(WorkloadKind, Found)>| {
             let (mut all, _) = sort_out(EarlierRuns::default(), found);
             let inherited = all.remove(&"a".parse().unwrap()).unwrap_or_default();
-            Inherited { progress: noted(boot), ..inherited }
+            Inherited { progress: progress(boot), ..inherited }
         };
         let check = |inherited: &Inherited, created_at, expected: Option<Cause>| {
             let (past, unseen) = inherited.past(created_at, clocks, "this");
@@ -156,7 +156,7 @@ mod tests {
         check(&left("earlier", vec![]), created_at, Some(Cause::MachineRestarted));
         check(&left("earlier", vec![ended("a", 4)]), created_at, Some(Cause::MachineRestarted));
         check(&left("earlier", vec![alive("a", 4)]), created_at, None);
-        // Of another server, and of an end that was seen.
+        // Another server, and an end that was recorded.
         check(&left("earlier", vec![]), created_at + Duration::from_secs(1), None);
         let (seen, _) = left("earlier", vec![]).past(created_at, clocks, "this");
         let seen = Some(Progress::of(created_at, &seen, clocks, "earlier"));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_nobody_can_ask_counts_as_alive() {
+    fn a_run_of_unknown_state_counts_as_alive() {
         let unknown = Found { key: key("a", 4), state: FoundState::Unknown };
         let (all, surplus) =
             sort_out(EarlierRuns::default(), vec![(WorkloadKind::Container, unknown)]);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_another_engine_than_the_server_s_is_not_kept() {
+    fn a_run_in_another_engine_is_not_adopted() {
         let (mut all, _) = sort_out(EarlierRuns::default(), vec![alive("a", 3)]);
         let inherited = all.get_mut(&"a".parse().unwrap()).unwrap();
         assert_eq!(inherited.take_misplaced(WorkloadKind::Process), None);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_end_without_a_daemon_is_reported() {
+    fn the_newest_end_while_no_daemon_ran_is_reported() {
         let (all, _) = sort_out(EarlierRuns::default(), vec![ended("a", 4), ended("a", 3)]);
         assert_eq!(all[&"a".parse().unwrap()].ended, Some((RunId::new(4), Exit::code(1))));
     }

@@ -4,7 +4,7 @@
 //! itself would be. The state is not changed, and nothing else is used: no engine, shim, listener, lock or client's file.
 //! A daemon may run meanwhile: each database is copied in one transaction.
 //!
-//! An event log or a file of sessions that is damaged already does not fail the check: a daemon continues without it.
+//! An event log or a file of sessions that is already damaged passes the check: a daemon continues without it.
 
 use std::fs;
 use std::io;
@@ -38,9 +38,7 @@ pub enum PreflightError {
     /// Copying failed.
     #[error("`{}` could not be copied", path.display())]
     Copy {
-        /// What was to be copied.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
@@ -201,17 +199,17 @@ mod tests {
         let store = Store::open(&scene.state(INTENT.file)).unwrap();
         let daemon = store.next_daemon(0).unwrap();
         scene.preflight().unwrap();
-        assert_eq!(store.instance().unwrap(), "93246ff845138454", "it is not fenced off");
+        assert_eq!(store.instance().unwrap(), "93246ff845138454", "it is not fenced");
         assert_eq!(store.next_daemon(0).unwrap(), daemon + 1, "no number is used up");
     }
 
     #[test]
-    fn an_instance_that_never_ran_passes() {
+    fn a_new_instance_passes() {
         Scene::new().preflight().unwrap();
     }
 
     #[test]
-    fn a_newer_state_is_refused_by_its_own_name() {
+    fn the_error_about_a_newer_file_names_it() {
         for (name, known) in [(INTENT.file, 2), (EVENTS.file, 2), (SESSIONS.file, 4)] {
             let scene = Scene::old();
             scene.load(name, "PRAGMA user_version=9");

@@ -1,14 +1,12 @@
 //! The event log: what happened to each server, for `events` and `why`, and the progress of each server, for the next
 //! daemon.
 //!
-//! It has observations, not intent: losing the last moments to a power cut is acceptable,
-//! delaying a restart because the disk is slow is not. So one thread writes it (WAL,
-//! `synchronous=NORMAL`), and recording never waits. If the disk is full, the newest
-//! events are kept in memory and written later. A damaged file is moved aside. Without a usable file, events are
-//! in memory only.
+//! It has observations, not intent: a power cut may lose the last events, but a slow disk must not delay a restart. So
+//! one thread writes it (WAL, `synchronous=NORMAL`), and recording never waits. If the disk is full, the newest events
+//! are kept in memory and written later. A damaged file is moved aside. Without a usable file, events are in memory only.
 //!
-//! Opening the log takes it over: later events of the previous writer are not written any more,
-//! because events are numbered, and two writers would use the same numbers.
+//! Opening the log takes it over: the previous writer does not write any more, because events are numbered, and two
+//! writers would use the same numbers.
 
 mod progress;
 mod rate_limit;
@@ -52,7 +50,7 @@ pub(crate) type Numbered = (u64, EventRecord);
 /// Which events to read. No more than a page at a time is ever in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// The last ones, that many, a page at most.
+    /// This many of the last events, at most a page.
     Last(usize),
     /// The next page after the event of this number.
     After(u64),
@@ -75,22 +73,22 @@ struct Shared {
 impl EventLog {
     /// Opens or creates the log, and takes it over.
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
-        Self::on(path, EVENTS.or_quarantine(path, || EVENTS.open(path))?.0)
+        Self::start(path, EVENTS.or_quarantine(path, || EVENTS.open(path))?.0)
     }
 
     /// Like [`Self::open`], but if the file cannot be used, events are in memory only, because the log must not prevent a
     /// start. A file of a newer program is still refused.
-    pub(crate) fn open_or_do_without(path: &Path) -> Result<Self, StoreError> {
+    pub(crate) fn open_or_in_memory(path: &Path) -> Result<Self, StoreError> {
         match Self::open(path) {
             Err(error @ (StoreError::Sqlite { .. } | StoreError::Backup { .. })) => {
-                tracing::error!(%error, "there is no event log: events are in memory only");
-                Self::on(path, EVENTS.in_memory()?)
+                tracing::error!(%error, "the event log cannot be opened: events are in memory only");
+                Self::start(path, EVENTS.in_memory()?)
             }
             other => other,
         }
     }
 
-    fn on(path: &Path, connection: Connection) -> Result<Self, StoreError> {
+    fn start(path: &Path, connection: Connection) -> Result<Self, StoreError> {
         let (writer, last) =
             Writer::take_over(connection).map_err(|error| StoreError::from_sqlite(path, error))?;
         let (to_writer, requests) = sync_channel(QUEUE);
@@ -122,7 +120,7 @@ impl EventLog {
         }
     }
 
-    /// Events, oldest first, of one server or of all.
+    /// Reads events of one server or of all, oldest first.
     pub(crate) async fn read(&self, server: Option<ServerName>, part: Part) -> Vec<Numbered> {
         let (to, answer) = oneshot::channel();
         let mut request = Request::Read { server, part, to };
@@ -154,7 +152,7 @@ impl EventLog {
     }
 }
 
-/// What the log has about servers of earlier daemons.
+/// The runs of earlier daemons, according to the log.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct EarlierRuns {
     /// The highest run of each.
@@ -162,7 +160,7 @@ pub(crate) struct EarlierRuns {
     pub(crate) progress: HashMap<ServerName, Progress>,
 }
 
-/// Reads what the log has about earlier runs; nothing if it cannot be read.
+/// Reads the runs of earlier daemons; none if the log cannot be read.
 pub(crate) fn earlier_runs(path: &Path) -> EarlierRuns {
     read_earlier_runs(path).unwrap_or_else(|error| {
         tracing::warn!(%error, "the event log cannot be read for earlier runs");

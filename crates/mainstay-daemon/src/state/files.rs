@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 pub(crate) fn quarantine(path: &Path, what: &str) {
     let aside = quarantined(path);
     tracing::error!(path = %path.display(), aside = %aside.display(),
-        "the {what} is damaged; it is moved aside and a new one is created");
+        "the {what} is damaged; moving it aside and creating a new one");
     if let Err(error) = fs::rename(path, &aside) {
         tracing::error!(%error, "the damaged {what} cannot be moved");
     }
     for part in ["-wal", "-shm"] {
         if let Err(error) = remove(&beside(path, part)) {
-            tracing::warn!(%error, "a part of the damaged {what} stays behind");
+            tracing::warn!(%error, "a part of the damaged {what} cannot be removed");
         }
     }
 }
@@ -25,7 +25,7 @@ pub(crate) fn quarantined(path: &Path) -> PathBuf {
     beside(path, ".damaged")
 }
 
-/// The file whose name has this suffix in addition.
+/// The path with this suffix appended.
 pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);

@@ -6,15 +6,14 @@
 //! the changes stay queued and are retried. Beyond a limit, which only ten thousands of sessions that are opened and ended
 //! during that time can reach, further changes are dropped with an error in the log.
 //!
-//! Streams are recorded separately, by [`StreamJournal`]: at once, and not for long.
+//! Streams are recorded in the [`StreamJournal`].
 //!
 //! Sessions of absent clients may be only here, and are [found](mainstay_proxy::SessionStore::find) by id. The writer thread also
 //! reads, so an unknown id or a slow disk delays no other request. The file holds at most 200,000 sessions;
 //! see [`Database`] for which are removed.
 //!
-//! A daemon without sessions is better than none, so opening never
-//! fails: a damaged file is moved aside. If the file cannot be used, or a newer program
-//! wrote it, sessions are in memory only.
+//! Opening never fails: a damaged file is moved aside. If the file cannot be used, or a newer program wrote it, sessions
+//! are in memory only.
 
 mod database;
 mod era;

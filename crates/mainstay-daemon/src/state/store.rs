@@ -135,8 +135,8 @@ impl Store {
     /// anything from now on, and higher than those that were `seen` elsewhere: a store that was restored from an
     /// older copy has a lower one.
     pub(crate) fn next_daemon(&self, seen: u64) -> Result<u64, StoreError> {
-        // Clients wait for this daemon, and need not wait for a busy disk: a power cut may take the number
-        // back, since no daemon outlives one.
+        // Clients wait for this daemon, so it does not wait for the disk. A power cut may undo this, but no daemon
+        // outlives one.
         self.synchronize("normal")?;
         let daemon = self.transact(TransactionBehavior::Immediate, |tx| {
             tx.execute(
@@ -225,7 +225,7 @@ impl Store {
         .await
     }
 
-    /// Forgets a server.
+    /// Removes a server and its tokens.
     pub(crate) async fn delete(&self, name: ServerName) -> Result<(), StoreError> {
         self.change(move |tx| {
             tx.execute("DELETE FROM servers WHERE name = ?1", [name.as_str()])?;
@@ -250,7 +250,7 @@ impl Store {
         self.pool.run(change).await
     }
 
-    /// Makes the file complete and copies it, in the background.
+    /// Checkpoints and copies the file in the background.
     pub(crate) fn secure_later(&self) {
         let store = self.clone();
         self.pool.spawn(move || store.secure());
@@ -282,17 +282,17 @@ impl Store {
         &self,
         work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
     ) -> Result<T, StoreError> {
-        let ours = self.daemon();
+        let own = self.daemon();
         // No other daemon can take a number while this transaction lasts.
         self.transact(TransactionBehavior::Immediate, |tx| {
-            if newest_daemon(tx)? == ours { work(tx).map(Some) } else { Ok(None) }
+            if newest_daemon(tx)? == own { work(tx).map(Some) } else { Ok(None) }
         })
     }
 
     /// Whether no later daemon has taken over.
     pub(crate) async fn is_current(&self) -> Result<bool, StoreError> {
-        let (store, ours) = (self.clone(), self.daemon());
-        self.pool.run(move || store.read(|tx| Ok(newest_daemon(tx)? <= ours))).await
+        let (store, own) = (self.clone(), self.daemon());
+        self.pool.run(move || store.read(|tx| Ok(newest_daemon(tx)? <= own))).await
     }
 
     /// Sets what commits wait for.
@@ -325,7 +325,6 @@ fn newest_daemon(connection: &Connection) -> rusqlite::Result<u64> {
     Ok(get_number(connection, "daemon")?.unwrap_or_default())
 }
 
-/// A text of the instance as a whole.
 fn get(connection: &Connection, key: &str) -> rusqlite::Result<Option<String>> {
     let select = "SELECT value FROM meta WHERE key = ?1";
     connection.query_row(select, [key], |row| row.get(0)).optional()

@@ -8,9 +8,8 @@
 //! most of it is about streams that are over. Each daemon has its own file, named by its number. It begins
 //! with the content of the newest older file; then older files are removed.
 //!
-//! An outdated record is worse than none: a request might be sent twice. So if a change
-//! cannot be written, the file is emptied, and rewritten as soon as possible. Until then, streams do not
-//! outlive the daemon, which is logged.
+//! With an outdated record, a request might be sent twice. So if a change cannot be written, the file is emptied, and
+//! rewritten as soon as possible. Until then, streams do not outlive the daemon, which is logged.
 //!
 //! A thread writes the file ([`writer`]), because a disk can stall. A change waits for it for [`WRITE_TIMEOUT`] at
 //! most. During a stall, changes take effect before they are written, and streams that began before it are outdated
@@ -42,7 +41,7 @@ const RETRY: Duration = Duration::from_secs(5);
 /// it responds.
 const WRITE_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// The same for a disk that has just responded after a stall: it may still be slow.
+/// The same for a disk that has responded after a stall, and may still be slow.
 const WRITE_TIMEOUT_AFTER_STALL: Duration = Duration::from_millis(5);
 
 /// How long the end of the daemon waits for a stalled disk.

@@ -235,7 +235,7 @@ fn a_damaged_event_log_is_moved_aside() {
     env.once("time", "came up", |server| server["status"] == "running");
     assert_eq!(fs::read_to_string(state.join("events.db.damaged")).unwrap(), garbage);
     assert_eq!(env.events_called("time", "ready").len(), 1);
-    env.once_logged("is moved aside", 1);
+    env.once_logged("moving it aside", 1);
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn the_daemon_starts_without_a_writable_event_log() {
     env.once("time", "came up", |server| server["status"] == "running");
     assert_eq!(env.events_called("time", "ready").len(), 1, "it is in memory");
     assert!(env.run(["doctor"]).stdout.contains("event log: "));
-    env.once_logged("there is no event log", 1);
+    env.once_logged("the event log cannot be opened", 1);
 }
 
 #[test]

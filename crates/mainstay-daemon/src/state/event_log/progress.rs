@@ -1,7 +1,6 @@
 //! The stored progress of a server: its failures, and what they have led to.
 //!
-//! It is the [`UnitHistory`] of a unit in wall-clock time, because no other
-//! clock outlives a reboot.
+//! It is the [`UnitHistory`] of a unit in wall-clock time, which continues across reboots.
 
 use std::time::{Duration, Instant};
 
@@ -71,7 +70,7 @@ impl Clocks {
 }
 
 impl Progress {
-    /// The progress of a server that was created at that time, in this boot.
+    /// The progress of the server that was created at this time, in this boot.
     pub(crate) fn of(
         created_at: Timestamp,
         past: &UnitHistory,
@@ -111,7 +110,7 @@ impl Progress {
             && self.boot.as_deref().is_some_and(|stored| is_known(stored) && stored != boot)
     }
 
-    /// The history of the server that was created at that time; none if this is about another one.
+    /// The history of the server that was created at this time. `None` if this is the progress of another one.
     pub(crate) fn past(&self, created_at: Timestamp, clocks: Clocks) -> Option<UnitHistory> {
         (self.created_at == created_at).then(|| UnitHistory {
             last: RunId::new(self.last),
@@ -145,7 +144,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_past_is_read_as_it_was_noted_however_much_later() {
+    async fn a_history_is_read_as_it_was_stored() {
         let wall = Timestamp::from_second(1_000_000).unwrap();
         let clocks = Clocks { now: clock::now(), wall };
         let (second, now) = (Duration::from_secs(1), clocks.now);
@@ -176,7 +175,7 @@ mod tests {
             let noted: Progress = serde_json::from_str(&text).unwrap();
             let later = Clocks { now: now + 5 * second, wall: wall + 5 * second };
             assert_eq!(noted.past(wall, later), Some(past));
-            assert_eq!(noted.past(wall + second, later), None, "of another server");
+            assert_eq!(noted.past(wall + second, later), None, "another server");
             assert!(noted.is_of_earlier_boot("next boot") && !noted.is_of_earlier_boot("boot"));
             assert!(!noted.is_of_earlier_boot(""), "it cannot be read");
         }

@@ -60,7 +60,7 @@ async fn without_a_usable_file_events_live_in_memory() {
     let path = dir.path().join("events.db");
     fs::create_dir(&path).unwrap();
     EventLog::open(&path).unwrap_err();
-    let event_log = EventLog::open_or_do_without(&path).unwrap();
+    let event_log = EventLog::open_or_in_memory(&path).unwrap();
     event_log.record(event("a", 1));
     assert_eq!(event_log.read(None, Part::After(0)).await, [(1, event("a", 1))]);
     event_log.close();

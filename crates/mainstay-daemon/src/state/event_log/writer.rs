@@ -86,7 +86,7 @@ impl Writer {
                     }
                     Request::Read { server, part, to } => {
                         self.write();
-                        // The reader may have gone away.
+                        // The receiver may have been dropped.
                         to.send(self.read(server.as_ref(), part)).ok();
                     }
                     Request::Close => closing = true,

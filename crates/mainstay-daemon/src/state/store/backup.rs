@@ -42,7 +42,7 @@ pub(super) fn write_out(connection: &Connection, to: &Path) -> Result<(), StoreE
     written
 }
 
-/// Removes unfinished copies of daemons that were killed. One that stays does no harm.
+/// Removes unfinished copies of daemons that were killed. A failure does no harm.
 pub(super) fn remove_unfinished(path: &Path) {
     let is_abandoned = |file: &Path| {
         let changed = fs::metadata(file).and_then(|found| found.modified()).ok();
@@ -51,7 +51,7 @@ pub(super) fn remove_unfinished(path: &Path) {
     };
     for file in siblings(path).filter(|(rest, file)| is_unfinished(rest) && is_abandoned(file)) {
         if let Err(error) = remove(&file.1) {
-            tracing::warn!(file = %file.1.display(), %error, "an unfinished copy stays behind");
+            tracing::warn!(file = %file.1.display(), %error, "an unfinished copy cannot be removed");
         }
     }
 }
@@ -110,7 +110,7 @@ pub(super) fn sync_names(path: &Path) -> io::Result<()> {
     File::open(path.parent().unwrap_or(path))?.sync_all()
 }
 
-/// Removes all but the newest backups. One that stays does no harm.
+/// Removes all but the newest backups. A failure does no harm.
 fn prune(path: &Path, just_made: &Path) {
     let mut old = backups(path);
     old.retain(|(_, backup)| backup != just_made);
@@ -118,7 +118,7 @@ fn prune(path: &Path, just_made: &Path) {
     let excess = (old.len() + 1).saturating_sub(KEEP);
     for (_, backup) in old.drain(..excess) {
         if let Err(error) = fs::remove_file(&backup) {
-            tracing::warn!(backup = %backup.display(), %error, "an old backup stays behind");
+            tracing::warn!(backup = %backup.display(), %error, "an old backup cannot be removed");
         }
     }
 }

@@ -80,7 +80,7 @@ impl StoreError {
                 Some(copy) => {
                     format!("`mainstay doctor --restore` restores it from `{}`", copy.display())
                 }
-                None => "put a copy of yours in its place, or start without servers: \
+                None => "restore your own copy of it, or start without servers: \
                          `mainstay doctor --restore --empty`, then `mainstay import` reads an export"
                     .to_owned(),
             }),

@@ -1,7 +1,7 @@
 //! Detects the loss of the store: it does not exist, but other files show that there was one.
 //!
-//! A daemon that continued without its store would forget every server, while their processes, sessions and
-//! entries in clients' files still exist.
+//! A daemon that continued without its store would forget all servers, although their processes, sessions and entries in
+//! clients' files still exist.
 
 use std::fs;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Restores the backup of a file that a newer program has migrated.
 //!
-//! Whatever dies meanwhile, there is a complete database under the file's name: the newer one before the last
-//! step, the backup after it. An unfinished restoration is repeated from the first step.
+//! At every moment there is a complete database under the file's name: the newer one before the last step, the backup
+//! after it. An unfinished restoration is repeated from the first step.
 
 use std::fs;
 use std::io;
@@ -52,7 +52,7 @@ impl Undo {
         write_out(&open_to_read(&self.backup)?, &self.copy)
     }
 
-    /// Merges the write-ahead log into the newer file and removes it: it would be taken for
+    /// Merges the write-ahead log into the newer file and removes it: it would become
     /// a part of the restored file.
     fn close_newer(&self) -> Result<(), StoreError> {
         let close = || -> rusqlite::Result<String> {
@@ -63,7 +63,7 @@ impl Undo {
         if mode == "delete" { Ok(()) } else { Err(self.failed(io::ErrorKind::ResourceBusy.into())) }
     }
 
-    /// Gives the newer file a second name, in place of one that was undone before.
+    /// Links the newer file to a second name, and replaces one that was undone before.
     fn keep_newer(&self) -> Result<(), StoreError> {
         remove(&self.undone)
             .and_then(|()| fs::hard_link(&self.path, &self.undone))

@@ -134,7 +134,7 @@ impl Change {
     }
 }
 
-/// The entries of a file, as far as they are whole; none if this is not a file of ours.
+/// The complete entries of a file. `None` if it is not a journal.
 pub(super) fn read(file: &[u8]) -> Option<Entries<'_>> {
     match file.strip_prefix(HEADER) {
         Some(frames) => Some(Entries { frames }),

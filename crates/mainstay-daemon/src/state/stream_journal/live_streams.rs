@@ -119,7 +119,7 @@ impl LiveStreams {
         })
     }
 
-    /// The records for the hubs, oldest first.
+    /// The records for the next daemon, oldest first.
     pub(super) fn records(&self) -> Vec<StreamRecord> {
         let record = |(key, stream): &(StreamKey, Stream)| match stream {
             Stream::Recorded(state) => Some(state.record(key.clone())),
