@@ -22,12 +22,12 @@ const READ: usize = 64 * 1024;
 /// Opens the control socket.
 pub type Dial<'a> = &'a (dyn Fn() -> io::Result<StdStream> + Send + Sync);
 
-/// How long a daemon that is not there yet, or just being replaced, is waited for.
+/// How long to wait for a daemon that is being started or replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grace {
-    /// Between two tries.
+    /// The delay between two attempts.
     pub every: Duration,
-    /// In all.
+    /// The total time.
     pub total: Duration,
 }
 
@@ -43,7 +43,7 @@ pub enum CallError {
     /// The socket could not be reached.
     #[error("the daemon cannot be reached")]
     Unreachable(#[source] io::Error),
-    /// It was reached, but did not say hello in time.
+    /// It accepted the connection, but sent no hello in time.
     #[error("the daemon accepted the connection but did not answer")]
     NoHello,
     /// It speaks another protocol.
@@ -94,7 +94,7 @@ pub async fn connect_with_restart_grace(
         .await
 }
 
-/// The same, but fails at once if no process listens.
+/// Like [`connect_with_restart_grace`], but fails at once if no process listens.
 pub async fn connect_if_present(dial: Dial<'_>, grace: Grace) -> Result<Connection, CallError> {
     connect_while(dial, grace, |error| matches!(error, CallError::NoHello)).await
 }
@@ -102,7 +102,7 @@ pub async fn connect_if_present(dial: Dial<'_>, grace: Grace) -> Result<Connecti
 async fn connect_while(
     dial: Dial<'_>,
     grace: Grace,
-    passes: impl Fn(&CallError) -> bool,
+    is_retried: impl Fn(&CallError) -> bool,
 ) -> Result<Connection, CallError> {
     let deadline = Instant::now() + grace.total;
     loop {
@@ -110,10 +110,10 @@ async fn connect_while(
         let greeted = match dial() {
             // A connection that is accepted at the last moment still gets time for its hello.
             Ok(stream) => Connection::greet(stream, deadline.max(next_try)).await,
-            Err(error) => Err(undialled(error)),
+            Err(error) => Err(dial_error(error)),
         };
         match greeted {
-            Err(error) if passes(&error) && Instant::now() < deadline => {
+            Err(error) if is_retried(&error) && Instant::now() < deadline => {
                 sleep_until(next_try.min(deadline)).await;
             }
             Ok(_) | Err(_) => return greeted,
@@ -122,7 +122,7 @@ async fn connect_while(
 }
 
 /// A full queue of connections means that the holder listens and no daemon accepts: the hello is missing.
-fn undialled(error: io::Error) -> CallError {
+fn dial_error(error: io::Error) -> CallError {
     match error.kind() {
         io::ErrorKind::WouldBlock => CallError::NoHello,
         _ => CallError::Unreachable(error),
@@ -144,7 +144,7 @@ impl Connection {
         let Ok(Ok(Some(line))) = timeout_at(deadline, read_line(&mut stream)).await else {
             return Err(CallError::NoHello);
         };
-        // A daemon that does not serve this peer says so in place of its hello.
+        // A daemon that does not serve this peer sends an error instead of its hello.
         if let Ok(Frame::Error(refusal)) = serde_json::from_slice(&line) {
             return Err(refusal.into());
         }
@@ -159,7 +159,7 @@ impl Connection {
         Ok(Self { stream, hello })
     }
 
-    /// What the daemon said first.
+    /// The first line of the daemon.
     pub fn hello(&self) -> &Hello {
         &self.hello
     }
@@ -196,10 +196,10 @@ impl Connection {
         line.push(b'\n');
         if line.len() > MAX_LINE {
             let message =
-                format!("the request is too large: {} bytes, at most {MAX_LINE} fit", line.len());
+                format!("the request is too large: {} bytes, the limit is {MAX_LINE}", line.len());
             return Err(ApiError::new(ErrorKind::Invalid, message).into());
         }
-        // A request is a whole line, so half of one is none.
+        // A daemon ignores an incomplete line.
         self.stream.write_all(&line).await.map_err(CallError::Unsent)?;
         let mut items = Vec::new();
         loop {
@@ -225,7 +225,7 @@ impl Connection {
     }
 }
 
-/// A whole line, or none at the end. Half a line at the end counts as none.
+/// A complete line; `None` at the end of the connection, even after an incomplete line.
 async fn read_line(stream: &mut BufReader<UnixStream>) -> io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     let limit = u64::try_from(MAX_LINE).unwrap_or(u64::MAX);

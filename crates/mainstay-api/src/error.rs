@@ -9,27 +9,27 @@ use serde::{Deserialize, Serialize};
 pub enum ErrorKind {
     /// There is no server of that name.
     NoSuchServer,
-    /// The request cannot be carried out as it was put.
+    /// The request is invalid.
     Invalid,
     /// The name is in use.
     NameTaken,
     /// The server cannot be started, or is not up.
     Unavailable,
-    /// The image of a container is not there; it can be pulled.
+    /// The image of a container does not exist locally; it can be pulled.
     NoImage,
     /// The server answered with an error.
     Server,
-    /// The daemon could not do its own part: disk, database, descriptors.
+    /// The daemon itself failed: disk, database, descriptors.
     Internal,
 }
 
-/// An error with a message and, where there is one, advice the user can act on.
+/// An error with a message and, where possible, advice for the user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
     /// What kind of error this is.
     pub kind: ErrorKind,
-    /// What went wrong, with what.
+    /// What went wrong.
     pub message: String,
     /// What the user can do about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! Where one instance of Mainstay keeps its things.
+//! The directories of one instance of Mainstay.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -9,22 +9,21 @@ const CONFIG: &str = "config.toml";
 /// The directories of one instance. Paths only: nothing here touches the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Instance {
-    /// What must survive a reboot: database, logs.
+    /// Files that survive a reboot: databases, logs.
     pub state_dir: PathBuf,
-    /// What need not: sockets and the directories of runs.
+    /// Files that need not survive a reboot: sockets and the directories of runs.
     pub run_dir: PathBuf,
-    /// The file with what a user decided about the whole instance, whether it exists or not; none if
-    /// there is no place for it.
+    /// The configuration file, which may not exist. `None` without a home directory.
     pub config_file: Option<PathBuf>,
 }
 
-/// Why no directories could be chosen.
+/// Why no directories can be chosen.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InstanceError {
     /// Neither variable is set.
     #[error("neither MAINSTAY_HOME nor HOME is set, so there is no place to keep state")]
     NoHome,
-    /// A relative path would mean another place in every directory.
+    /// A relative path depends on the working directory.
     #[error("MAINSTAY_HOME is `{}`, which is not an absolute path", .0.display())]
     Relative(PathBuf),
 }
@@ -85,12 +84,12 @@ impl Instance {
         self.run_dir.join("runs")
     }
 
-    /// The directory in which the sessions with running servers are remembered.
+    /// The directory of records of sessions with running servers.
     pub fn sessions_dir(&self) -> PathBuf {
         self.run_dir.join("sessions")
     }
 
-    /// All directories that must exist before a daemon can work.
+    /// The directories that must exist before a daemon starts.
     pub fn directories(&self) -> [&Path; 2] {
         [&self.state_dir, &self.run_dir]
     }
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_home_is_refused() {
+    fn a_missing_or_relative_home_is_refused() {
         assert_eq!(from(&[]), Err(InstanceError::NoHome));
         let relative = Err(InstanceError::Relative("m".into()));
         assert_eq!(from(&[("MAINSTAY_HOME", "m")]), relative);

@@ -1,14 +1,13 @@
 //! The contract between the command line and the daemon.
 //!
-//! One connection carries one request. The daemon speaks first: a [`Hello`] line with its version
-//! and the protocol's. The client then writes one [`Request`] line, and reads [`Frame`] lines: any
-//! number of items for a request that streams, then exactly one `ok` or `error`. After the `ok` to
-//! [`Request::Connect`] the connection is a client's line to its MCP server, on which a daemon that
-//! leaves says a [`Farewell`]. Every line is one JSON value. What the fields mean to users is kept in
-//! `schema/v1.json`, which a test compares with these types.
+//! One connection carries one request. The daemon speaks first: a [`Hello`] line with its version and that of the
+//! protocol. The client then writes one [`Request`] line, and reads [`Frame`] lines: any number of items for a request
+//! that streams, then exactly one `ok` or `error`. After the `ok` to [`Request::Connect`] the connection carries the
+//! messages of an MCP client, and a daemon that is replaced sends a [`Farewell`]. Every line is one JSON value.
+//! `schema/v1.json` documents the fields of the answers; a test compares it with these types.
 //!
-//! Compatibility: readers ignore fields they do not know; a field is never given another meaning. A
-//! change that an old reader would misread raises [`PROTOCOL`].
+//! Compatibility: readers ignore unknown fields, and a field never changes its meaning. A change that an old reader would
+//! misread raises [`PROTOCOL`].
 
 #![warn(missing_docs)]
 

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_address_is_one_that_only_this_machine_can_reach() {
+    fn the_first_address_is_a_loopback_address() {
         assert_eq!(Listen::default().to_string(), "127.0.0.1:7433");
         for good in ["127.0.0.1:0", "127.8.8.8:80", "[::1]:7433", "[::1]:1, 172.17.0.1:1, [::]:2"] {
             assert_eq!(good.parse::<Listen>().unwrap().to_string(), good);

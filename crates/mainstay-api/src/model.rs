@@ -52,7 +52,7 @@ pub struct ServerInfo {
     pub last_exit: Option<LastExit>,
     /// Client sessions that are open.
     pub sessions: u32,
-    /// The server's own process, not the one that holds it.
+    /// The server's process, not its shim.
     pub pid: Option<u32>,
     /// Its container, if it runs in one.
     pub container_id: Option<String>,
@@ -62,8 +62,7 @@ pub struct ServerInfo {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LastExit {
     /// The cause in one word: `exited`, `hung`, `not-ready`, `stopped`, `engine-away`, `machine-restarted`,
-    /// `cannot-start`,
-    /// `asked`, ...
+    /// `cannot-start`, `asked` and others.
     pub cause: String,
     /// The cause as a sentence.
     pub detail: String,
@@ -98,7 +97,7 @@ pub struct StatusReport {
     pub env: Option<Vec<String>>,
     /// Where Mainstay reaches the server itself, if it speaks HTTP; of a container, the port inside it.
     pub target: Option<String>,
-    /// Who listens there, if that is known not to be a process of the server.
+    /// The program that listens there, if it is known not to belong to the server.
     #[serde(default)]
     pub target_owner: Option<TargetOwner>,
     /// The names of the headers sent to it, if it runs elsewhere; their values may be secrets and are
@@ -119,37 +118,37 @@ pub struct StatusReport {
     /// Its entries in clients' files.
     #[serde(default)]
     pub clients: Vec<Registration>,
-    /// What the server said of itself, once it did.
+    /// What the server reported about itself.
     pub mcp: Option<McpInfo>,
     /// Where its log is.
     pub log: PathBuf,
-    /// When it was described last.
+    /// When its spec was stored.
     #[schemars(with = "String")]
     pub created_at: Timestamp,
 }
 
-/// What a server in a container runs in, and what it is allowed.
+/// The container of a server, and its restrictions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ContainerInfo {
     /// The name of its image.
     pub image: String,
-    /// What its entry point is given.
+    /// The arguments of its entry point.
     pub args: Vec<String>,
-    /// Where its engine is reached.
+    /// The address of its engine.
     pub host: Option<String>,
-    /// What it sees of this machine's files, each as `SOURCE:TARGET` or `SOURCE:TARGET:ro`.
+    /// The mounted files of this machine, each as `SOURCE:TARGET` or `SOURCE:TARGET:ro`.
     pub volumes: Vec<String>,
-    /// The network it is in; null for the engine's own choice.
+    /// Its network; null for the engine's default.
     pub network: Option<String>,
-    /// As whom it runs; null for what the image says.
+    /// The user it runs as; null for the image's default.
     pub user: Option<String>,
-    /// What it is allowed.
+    /// Its limits.
     pub limits: Limits,
-    /// What of that is looser than the default, in words.
+    /// The settings that are looser than the default, as text.
     pub loosened: Vec<String>,
 }
 
-/// A program that listens where a server is reached, and is not a process of the server.
+/// A program that listens at the address of a server, and does not belong to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TargetOwner {
     /// Its process, if this user can see it.
@@ -158,20 +157,20 @@ pub struct TargetOwner {
     pub program: Option<String>,
     /// The user who created the listener, if the process cannot be seen.
     pub uid: Option<u32>,
-    /// The same in words.
+    /// The same as text.
     pub description: String,
 }
 
-/// How far a pull is.
+/// The progress of a pull.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PullProgress {
     /// Bytes that have arrived.
     pub done: u64,
-    /// Bytes that are known to be needed, so far.
+    /// The total so far; it may grow.
     pub total: u64,
 }
 
-/// What a server said of itself.
+/// What a server reported about itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct McpInfo {
     /// Its name.
@@ -257,7 +256,7 @@ pub struct Outcome {
     pub clients: Vec<ClientReport>,
 }
 
-/// A server that was described, as `run --json` prints it.
+/// A server that was stored, as `run --json` prints it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Described {
     /// The server now.
@@ -265,7 +264,7 @@ pub struct Described {
     pub server: ServerInfo,
     /// What was done to clients' files.
     pub clients: Vec<ClientReport>,
-    /// Whether it was described like this already, and goes on as it was.
+    /// Whether the same spec was stored already, so that nothing was changed.
     #[serde(default)]
     pub unchanged: bool,
 }
@@ -280,13 +279,13 @@ pub struct DaemonInfo {
     /// When it started.
     #[schemars(with = "String")]
     pub started_at: Timestamp,
-    /// How many servers it knows.
+    /// The number of servers.
     pub servers: usize,
     /// How many of them are running.
     pub running: usize,
     /// Where clients reach it: an address and a port. None if it has no listener.
     pub listen: Option<String>,
-    /// Why it has no listener, if it knows.
+    /// Why it has no listener, if that is known.
     #[serde(default)]
     pub listen_problem: Option<String>,
     /// Further addresses, at which requests need a token.
@@ -306,10 +305,10 @@ pub struct DaemonInfo {
     /// How many daemons this instance has had, this one included.
     #[serde(default)]
     pub number: u64,
-    /// The process that holds its listeners.
+    /// The pid of the holder.
     #[serde(default)]
     pub holder: Option<u32>,
-    /// Why the daemon that was to take its place could not, if one was.
+    /// Why its last replacement failed, if it did.
     #[serde(default)]
     pub replacement_failed: Option<String>,
 }
@@ -326,7 +325,7 @@ pub struct AddressInfo {
 /// A token, as `token ls --json` prints it. The token itself is not stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TokenInfo {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// The server it admits to; null means all.
     pub server: Option<ServerName>,
@@ -355,11 +354,10 @@ impl std::fmt::Debug for NewToken {
 /// The answer to [`crate::Request::Connect`]. From the next line on, the connection carries JSON-RPC.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connected {
-    /// The session that this connection carries; none if it cannot be taken up by another one. It is
-    /// the one that was asked for if the daemon still knows it, else a new one, which its client has
-    /// to initialize.
+    /// The session of this connection; none if another connection cannot continue it. It is the requested one if the
+    /// daemon still has it, or else a new one, which its client has to initialize.
     pub session: Option<String>,
-    /// The ids, as JSON, of requests that the session has open: their answers come on this connection.
+    /// The ids, as JSON, of open requests of the session. Their answers arrive on this connection.
     #[serde(default)]
     pub pending: Vec<String>,
 }

@@ -13,10 +13,10 @@ use crate::ApiError;
 /// The version of this protocol.
 pub const PROTOCOL: u32 = 1;
 
-/// No line on the control socket is longer.
+/// The maximum length of a line on the control socket.
 pub const MAX_LINE: usize = 20 * 1024 * 1024;
 
-/// No message of MCP is longer, as a line without its end.
+/// The maximum length of an MCP message, without the end of its line.
 pub const MAX_MESSAGE: usize = 16 * 1024 * 1024;
 
 /// The first line of every connection, written by the daemon.
@@ -36,21 +36,21 @@ pub enum Request {
     Run {
         /// The server.
         spec: Box<ServerSpec>,
-        /// Whether it may take the place of one with the same name.
+        /// Whether it may replace a server of the same name.
         replace: bool,
-        /// Where the clients that it names are looked for.
+        /// Where the clients that it names are searched for.
         around: Around,
     },
     /// Stores several servers at once, all or none. Answer: [`crate::Outcome`] for each.
     Import {
         /// The servers.
         specs: Vec<ServerSpec>,
-        /// Whether they may take the place of others.
+        /// Whether they may replace servers of the same names.
         replace: bool,
-        /// Where the clients that they name are looked for.
+        /// Where the clients that they name are searched for.
         around: Around,
     },
-    /// Pulls the image of a server, unless it is there. Items: [`crate::PullProgress`].
+    /// Pulls the image of a server, unless it exists locally. Items: [`crate::PullProgress`].
     Pull {
         /// The server, which need not be known.
         spec: Box<ServerSpec>,
@@ -72,8 +72,8 @@ pub enum Request {
         /// Which one.
         name: ServerName,
     },
-    /// Waits until a server is ready or has failed. Items: [`crate::ServerInfo`] whenever its reason is
-    /// another one. Answer: the same at the end.
+    /// Waits until a server is ready or has failed. Items: [`crate::ServerInfo`] whenever its reason
+    /// changes. Answer: the last one.
     Settle {
         /// Which one.
         name: ServerName,
@@ -107,7 +107,7 @@ pub enum Request {
     Logs {
         /// Which server.
         name: ServerName,
-        /// Only that many of the last lines that are wanted.
+        /// Only this many of the last matching lines.
         tail: Option<usize>,
         /// Whether to keep sending new lines.
         follow: bool,
@@ -122,7 +122,7 @@ pub enum Request {
     Events {
         /// Only those of one server.
         name: Option<ServerName>,
-        /// Only that many of the last ones.
+        /// Only this many of the last ones.
         tail: Option<usize>,
         /// Whether to keep sending new ones.
         follow: bool,
@@ -147,36 +147,36 @@ pub enum Request {
         /// Which server.
         name: ServerName,
     },
-    /// Becomes a client of a server, as `mainstay connect` of version 0.1.0 does. Answer: [`crate::Connected`]; after
+    /// Connects an MCP client to a server, for `mainstay connect` 0.1.0. Answer: [`crate::Connected`]; after
     /// it the connection carries JSON-RPC messages of at most [`MAX_MESSAGE`] bytes both ways, a line each, until one
     /// side closes it.
     Connect {
         /// Which server.
         name: ServerName,
-        /// A session that an earlier connection carried, to go on with.
+        /// The session of an earlier connection, to continue.
         session: Option<String>,
         /// Whether it understands a [`Farewell`].
         #[serde(default)]
         farewell: bool,
     },
-    /// Says which calls the sender, a daemon that has given way to this one, still finishes. Answer: null; after it the
-    /// connection carries what becomes of them, a line each.
+    /// Lists the calls that the sender, a replaced daemon, still finishes. Answer: null; after it the connection carries
+    /// their results, a line each.
     Relay {
         /// Their streams: the ids of sessions, and numbers.
         streams: Vec<(String, u64)>,
     },
-    /// Replaces this daemon by another one, with no connection refused in between. Answer: null when the other one is
+    /// Replaces this daemon by another one without refusing connections. Answer: null when the other one is
     /// prepared and this one hands over, which is before the other one serves; or an error, and this one continues.
     /// [`crate::DaemonInfo`] (`number`, `replacement_failed`) shows whether the other one serves.
     Reload {
         /// Its program; none means the same as this one's.
         exe: Option<PathBuf>,
-        /// What is moved to the place of `exe`, and started, if that does not come up in time.
+        /// The program that replaces `exe`, and is started, if the new daemon fails.
         fallback: Option<PathBuf>,
     },
     /// All clients that Mainstay knows. Answer: [`crate::ClientInfo`] for each.
     Clients {
-        /// Where those are looked for that were never chosen.
+        /// Where clients are searched for that were never chosen.
         around: Around,
     },
     /// Adds clients: they get entries for all servers that name no clients, also for later ones. Entries of Mainstay
@@ -185,7 +185,7 @@ pub enum Request {
         /// Their ids. One that is unknown or not installed fails the whole request before anything
         /// is done.
         ids: Vec<String>,
-        /// Where they are looked for, now and from now on.
+        /// Where they are searched for, now and later.
         around: Around,
     },
     /// Removes clients, and all entries of Mainstay from their files. Answer:
@@ -196,7 +196,7 @@ pub enum Request {
     },
     /// Creates a token that admits callers other than this user. Answer: [`crate::NewToken`].
     CreateToken {
-        /// What it is called.
+        /// The name of the token.
         name: String,
         /// The server it admits to; none means all.
         server: Option<ServerName>,
@@ -205,20 +205,19 @@ pub enum Request {
     Tokens,
     /// Removes a token. Answer: null.
     RemoveToken {
-        /// What it is called.
+        /// The name of the token.
         name: String,
     },
     /// The daemon itself. Answer: [`crate::DaemonInfo`].
     Daemon,
     /// Ends the daemon. Answer: null, when it no longer accepts anything.
     Shutdown {
-        /// Whether the servers stay up, for the next daemon to take over.
+        /// Whether servers keep running for the next daemon.
         keep_servers: bool,
     },
 }
 
-/// What finding a client's files depends on: the user's home, and those of the user's variables that
-/// say where clients keep them or what is installed.
+/// Where to search for clients' files: the user's home, and the environment variables that locate clients.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Around {
     /// The user's home directory; empty if there is none.
@@ -249,12 +248,12 @@ pub enum Frame {
     Error(ApiError),
 }
 
-/// The last line of a daemon on a connection that carries JSON-RPC, to clients that understand it. It is no
-/// JSON-RPC itself, so that no server can say it in the daemon's place.
+/// The last line of a daemon on a connection that carries JSON-RPC, for clients that understand it. It is not JSON-RPC,
+/// so that no server can send it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Farewell {
-    /// Another daemon takes its place.
+    /// Another daemon takes over.
     Leaving {
         /// How many of the client's lines on this connection were read. The later ones are for the next daemon.
         taken: u64,

@@ -11,13 +11,13 @@ use serde_json::Value;
 /// One client, as `client ls --json` prints it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClientInfo {
-    /// What it is called on the command line.
+    /// Its id on the command line.
     pub id: String,
-    /// What its makers call it.
+    /// The name of the product.
     pub product: String,
     /// Whether it is installed.
     pub installed: bool,
-    /// What shows that, for people.
+    /// Why it counts as installed, as text.
     pub installed_because: Option<String>,
     /// Whether it gets entries for all servers that name no clients of their own.
     pub chosen: bool,
@@ -27,7 +27,7 @@ pub struct ClientInfo {
     pub exists: bool,
     /// The entries in its file; then those of Mainstay that are not in it.
     pub entries: Vec<ClientEntry>,
-    /// Why its file cannot be read, or not be written although entries are to be in it.
+    /// Why its file cannot be read, or cannot be written although it should have entries.
     pub problem: Option<String>,
 }
 
@@ -67,7 +67,7 @@ pub enum EntryStanding {
     Away,
     /// Written by Mainstay, and removed by hand.
     Withdrawn,
-    /// It should be there, but is not.
+    /// It should exist, but does not.
     Missing,
     /// The user's own entry.
     Foreign,
@@ -78,7 +78,7 @@ pub enum EntryStanding {
 pub struct Registration {
     /// The client's id.
     pub client: String,
-    /// What its makers call it.
+    /// The name of the product.
     pub product: String,
     /// Its file.
     pub file: PathBuf,
@@ -95,7 +95,7 @@ pub struct ClientReport {
     pub server: ServerName,
     /// What was done, in one word.
     pub done: ClientDone,
-    /// The same in one line for people, with the file.
+    /// The same as one line of text, with the file.
     pub text: String,
 }
 
@@ -120,7 +120,7 @@ pub enum ClientDone {
 }
 
 impl ClientDone {
-    /// Whether it is reported to the user.
+    /// Whether it is shown to the user.
     pub fn is_worth_telling(self) -> bool {
         self != Self::Nothing
     }

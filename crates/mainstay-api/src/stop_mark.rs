@@ -1,8 +1,7 @@
 //! The mark of `mainstay daemon stop` in the state directory.
 //!
-//! While it is there, only commands that ask for servers start a daemon. It counts until the machine is rebooted, and
-//! every daemon that starts removes it. A signal leaves no mark: service managers and `kill` end a daemon that is
-//! wanted.
+//! While it exists, only commands that need servers start a daemon. It is valid until the machine is rebooted, and every
+//! daemon that starts removes it. A signal leaves no mark: service managers and `kill` restart the daemon.
 
 use std::fs;
 use std::io;
@@ -20,7 +19,7 @@ impl Instance {
             .is_ok_and(|stopped_on| stopped_on.is_same_boot(&Machine::current()))
     }
 
-    /// Leaves the mark, unless there is no state directory.
+    /// Writes the mark, if there is a state directory.
     pub fn mark_stopped(&self) -> io::Result<()> {
         if !self.state_dir.exists() {
             return Ok(());
@@ -42,12 +41,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stop_counts_until_it_is_cleared_or_the_machine_is_rebooted() {
+    fn a_stop_is_valid_until_it_is_cleared_or_the_machine_is_rebooted() {
         let dir = tempfile::tempdir().unwrap();
         let state_dir = dir.path().join("state");
         let instance = Instance { run_dir: state_dir.join("run"), state_dir, config_file: None };
         instance.mark_stopped().unwrap();
-        assert!(!instance.state_dir.exists(), "nothing is created for a stop of nothing");
+        assert!(!instance.state_dir.exists(), "no directory is created");
         fs::create_dir(&instance.state_dir).unwrap();
         assert!(!instance.is_stopped_by_user());
         instance.mark_stopped().unwrap();

@@ -184,7 +184,7 @@ mod tests {
 
     /// A pipe without a reader fills up, like a disk that stalls.
     #[test]
-    fn a_disk_that_stalls_costs_lines_and_does_not_block() {
+    fn a_stalled_disk_drops_lines_and_does_not_block() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("daemon.log");
         let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
@@ -194,9 +194,9 @@ mod tests {
         for _ in 0..2 * QUEUE {
             (&log).write_all(&[b'x'; 1000]).unwrap();
         }
-        // The writer may have made room until the pipe was full, too.
+        // The writer may have emptied a part of the queue until the pipe was full.
         let is_full = (0..QUEUE).any(|_| log.lines.try_send(Line::Text(Vec::new())).is_err());
-        assert!(is_full, "it was not written, and did not wait");
+        assert!(is_full, "writing does not wait");
         log.flush();
         drop(reader);
     }

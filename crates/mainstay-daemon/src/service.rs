@@ -423,7 +423,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neither_requests_nor_clients_crowd_out_what_happened() {
+    fn no_kind_of_event_crowds_out_the_others() {
         let event = |event: &str, detail: String| EventRecord {
             at: Timestamp::UNIX_EPOCH,
             server: None,

@@ -1,5 +1,3 @@
-//! What is waited for, what is final, and what a connection carries.
-
 use std::io::{Read as _, Write as _};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +14,7 @@ fn hello_line(protocol: u32) -> Vec<u8> {
 }
 
 #[test]
-fn two_kinds_of_errors_pass() {
+fn two_kinds_of_errors_are_transient() {
     use io::ErrorKind as K;
     let table = [
         (K::NotFound, true),
@@ -34,13 +32,13 @@ fn two_kinds_of_errors_pass() {
         (K::InvalidInput, false),
         (K::Other, false),
     ];
-    for (kind, passes) in table {
-        assert_eq!(is_transient(kind), passes, "{kind:?}");
-        assert_eq!(CallError::Unreachable(kind.into()).is_absence(), passes, "{kind:?}");
+    for (kind, expected) in table {
+        assert_eq!(is_transient(kind), expected, "{kind:?}");
+        assert_eq!(CallError::Unreachable(kind.into()).is_absence(), expected, "{kind:?}");
     }
 }
 
-/// How long it takes to fail with such an error, and how many tries.
+/// Fails with this error: after how long, and after how many attempts.
 async fn failing(kind: io::ErrorKind, connect: Connect) -> (Duration, usize, CallError) {
     let tries = AtomicUsize::new(0);
     let dial = || {
@@ -62,19 +60,19 @@ enum Connect {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_daemon_that_never_comes_is_missed_after_eight_seconds() {
+async fn connecting_fails_after_eight_seconds_without_a_daemon() {
     for kind in [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused] {
         let (took, tries, error) = failing(kind, Connect::WithGrace).await;
         assert!(matches!(error, CallError::Unreachable(error) if error.kind() == kind));
-        assert_eq!((took, tries), (Duration::from_secs(8), 41), "a try every 200 ms");
+        assert_eq!((took, tries), (Duration::from_secs(8), 41), "an attempt every 200 ms");
         let (took, tries, error) = failing(kind, Connect::IfPresent).await;
         assert!(error.is_absence(), "{error:?}");
-        assert_eq!((took, tries), (Duration::ZERO, 1), "who asks only for one that is there");
+        assert_eq!((took, tries), (Duration::ZERO, 1), "it does not wait for a daemon");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn any_other_error_is_final_at_once() {
+async fn all_other_errors_are_final() {
     for kind in [io::ErrorKind::PermissionDenied, io::ErrorKind::NotADirectory] {
         for connect in [Connect::WithGrace, Connect::IfPresent] {
             let (took, tries, error) = failing(kind, connect).await;
@@ -85,7 +83,7 @@ async fn any_other_error_is_final_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_queue_that_is_full_is_a_missing_hello() {
+async fn a_full_queue_counts_as_a_missing_hello() {
     for connect in [Connect::WithGrace, Connect::IfPresent] {
         let (took, tries, error) = failing(io::ErrorKind::WouldBlock, connect).await;
         assert!(matches!(error, CallError::NoHello), "{error:?}");
@@ -94,7 +92,7 @@ async fn a_queue_that_is_full_is_a_missing_hello() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_daemon_that_comes_late_is_not_missed() {
+async fn a_daemon_that_starts_late_is_reached() {
     let begun = Instant::now();
     let held = Mutex::new(Vec::new());
     let dial = || {
@@ -111,7 +109,7 @@ async fn a_daemon_that_comes_late_is_not_missed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_nobody_serves_gets_the_whole_grace_and_no_byte() {
+async fn nothing_is_written_to_a_connection_without_a_hello() {
     let begun = Instant::now();
     let held = Mutex::new(Vec::new());
     let dial = || {
@@ -123,14 +121,14 @@ async fn a_connection_that_nobody_serves_gets_the_whole_grace_and_no_byte() {
     assert!(matches!(error, CallError::NoHello), "{error:?}");
     assert_eq!(begun.elapsed(), Duration::from_secs(8));
     let mut held = held.into_inner().unwrap();
-    assert_eq!(held.len(), 1, "the connection that is queued is the one to wait on");
-    let mut said = Vec::new();
-    held[0].read_to_end(&mut said).unwrap();
-    assert_eq!(said, b"", "no byte is written before the hello");
+    assert_eq!(held.len(), 1, "there is no second connection");
+    let mut received = Vec::new();
+    held[0].read_to_end(&mut received).unwrap();
+    assert_eq!(received, b"", "no byte is written before the hello");
 }
 
 #[tokio::test]
-async fn a_connection_closed_before_the_hello_is_tried_again() {
+async fn a_connection_that_closes_before_the_hello_is_retried() {
     let tries = AtomicUsize::new(0);
     let held = Mutex::new(Vec::new());
     let dial = || {
@@ -164,7 +162,7 @@ async fn a_refusal_in_place_of_the_hello_is_final() {
 }
 
 #[tokio::test]
-async fn another_protocol_is_told_apart() {
+async fn another_protocol_version_is_an_error() {
     let dial = || {
         let (ours, mut theirs) = StdStream::pair()?;
         theirs.write_all(&hello_line(PROTOCOL + 1))?;
@@ -194,12 +192,12 @@ async fn a_connection_can_be_turned_into_one_that_carries_http() {
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_is_a_cut() {
+async fn an_incomplete_answer_is_an_error() {
     let dial = || {
         let (ours, mut theirs) = StdStream::pair()?;
         theirs.write_all(&hello_line(PROTOCOL))?;
         theirs.write_all(b"{\"ok\":[")?;
-        // It hangs up when it has the request.
+        // It disconnects when it has the request.
         std::thread::spawn(move || theirs.read(&mut [0; 64]));
         Ok(ours)
     };

@@ -235,7 +235,7 @@ mod tests {
     fn damage_that_a_daemon_tolerates_passes() {
         for name in [EVENTS.file, SESSIONS.file] {
             let scene = Scene::old();
-            fs::write(scene.state(name), "no database at all".repeat(500)).unwrap();
+            fs::write(scene.state(name), "not a database".repeat(500)).unwrap();
             scene.preflight().unwrap();
         }
     }

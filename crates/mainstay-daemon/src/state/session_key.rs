@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_with_another_key_costs_no_session() {
+    fn ids_of_another_key_in_the_file_are_recognized() {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("state.db");
         let load = || load(dir.path(), &Store::open(&state).unwrap());

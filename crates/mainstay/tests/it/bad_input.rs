@@ -365,7 +365,7 @@ fn an_argument_that_is_too_large_fails_one_call() {
     assert_snapshot!(call(21_000_000), @"
     exit: 1
     --- stderr
-    error: the request is too large: 21000081 bytes, at most 20971520 fit
+    error: the request is too large: 21000081 bytes, the limit is 20971520
     ");
     let output = call(18_000_000);
     assert_eq!(output.code, 1, "{output}");

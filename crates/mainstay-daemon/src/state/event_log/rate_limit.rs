@@ -57,7 +57,7 @@ mod tests {
     use crate::clock;
 
     #[test]
-    fn a_flood_is_cut_and_counted() {
+    fn events_beyond_the_limit_are_dropped_and_counted() {
         let (limit, now) = (RateLimit::default(), clock::now());
         let admit = |at| limit.admit("time", "held", at);
         for _ in 0..ADMITTED {
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn that_a_server_is_down_is_recorded_rarely() {
+    fn refused_requests_are_recorded_rarely() {
         let (limit, now) = (RateLimit::default(), clock::now());
         let admit = |at| limit.admit("time", DOWN, at);
         assert_eq!([admit(now), admit(now), admit(now + PERIOD)], [Some(0), None, None]);

@@ -1,5 +1,3 @@
-//! The log as its users see it.
-
 use std::fs;
 
 use jiff::Timestamp;
@@ -47,7 +45,7 @@ async fn events_are_read_back_in_order_and_survive_reopening() {
 async fn a_damaged_log_is_moved_aside() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("events.db");
-    fs::write(&path, "no database at all".repeat(100)).unwrap();
+    fs::write(&path, "not a database".repeat(100)).unwrap();
     let event_log = EventLog::open(&path).unwrap();
     assert_eq!(event_log.read(None, Part::After(0)).await, []);
     event_log.close();
@@ -55,7 +53,7 @@ async fn a_damaged_log_is_moved_aside() {
 }
 
 #[tokio::test]
-async fn without_a_usable_file_events_live_in_memory() {
+async fn without_a_usable_file_events_are_in_memory() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("events.db");
     fs::create_dir(&path).unwrap();
@@ -70,7 +68,7 @@ async fn without_a_usable_file_events_live_in_memory() {
 const FIRST: &str = include_str!("../../../tests/fixtures/events-v1.sql");
 const SECOND: &str = include_str!("../../../tests/fixtures/events-v2.sql");
 
-/// The log of a dump: a file as the version that the dump is of would have left it.
+/// Creates the file that the version of this dump would have left.
 fn load(dump: &str, path: &Path) {
     let connection = Connection::open(path).unwrap();
     connection.pragma_update(None, "journal_mode", "wal").unwrap();
@@ -78,7 +76,7 @@ fn load(dump: &str, path: &Path) {
 }
 
 #[tokio::test]
-async fn a_log_of_every_schema_is_brought_forward() {
+async fn a_log_of_every_schema_is_migrated() {
     let fixtures = [FIRST, SECOND];
     assert_eq!(EVENTS.newest(), i64::try_from(fixtures.len()).unwrap());
     for (dump, schema) in fixtures.into_iter().zip(1..) {
@@ -103,7 +101,7 @@ async fn a_log_of_every_schema_is_brought_forward() {
 }
 
 #[test]
-fn a_log_of_a_version_that_died_while_it_made_the_tables_is_taken_over() {
+fn a_log_whose_tables_were_not_created_is_migrated() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("events.db");
     load("PRAGMA user_version=1", &path);
@@ -112,7 +110,7 @@ fn a_log_of_a_version_that_died_while_it_made_the_tables_is_taken_over() {
 }
 
 #[test]
-fn a_newer_log_is_refused_and_left_alone() {
+fn a_newer_log_is_refused_and_not_changed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("events.db");
     load("PRAGMA user_version=9", &path);
@@ -128,7 +126,7 @@ async fn only_the_newest_writer_writes() {
     let path = dir.path().join("events.db");
     let old = EventLog::open(&path).unwrap();
     old.record(event("a", 1));
-    // What is read was written before.
+    // A read writes pending events first.
     old.read(None, Part::After(0)).await;
     let new = EventLog::open(&path).unwrap();
     new.record(event("a", 2));
@@ -142,7 +140,7 @@ async fn only_the_newest_writer_writes() {
 }
 
 #[test]
-fn what_was_noted_last_of_a_server_is_known() {
+fn the_last_progress_of_a_server_is_stored() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("events.db");
     let event_log = EventLog::open(&path).unwrap();

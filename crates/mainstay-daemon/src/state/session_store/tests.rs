@@ -21,7 +21,6 @@ fn place() -> Place {
     Place { path: dir.path().join("sessions.db"), _dir: dir }
 }
 
-/// As a daemon opens them.
 fn open(path: &Path) -> (SessionStore, RecoveredState) {
     SessionStore::open(path, &path.with_file_name("streams"), 1)
 }
@@ -49,7 +48,7 @@ fn record(id: &str, server: &str) -> SessionRecord {
     }
 }
 
-/// A session of which hardly anything is known.
+/// A session without optional values.
 fn bare() -> SessionRecord {
     SessionRecord {
         initialized: false,
@@ -61,14 +60,14 @@ fn bare() -> SessionRecord {
     }
 }
 
-/// What a later daemon finds.
+/// Opens the file again, like the next daemon.
 fn reopened(sessions: &SessionStore, path: &Path) -> (SessionStore, RecoveredState) {
     sessions.close();
     open(path)
 }
 
 #[test]
-fn sessions_and_copies_are_found_again() {
+fn sessions_and_copies_are_read_as_they_were_saved() {
     let place = place();
     let (sessions, recovered) = open(&place.path);
     assert_eq!(recovered, RecoveredState::default());
@@ -106,7 +105,7 @@ fn only_the_user_can_read_the_file() {
 #[test]
 fn a_damaged_file_is_moved_aside() {
     let place = place();
-    fs::write(&place.path, "no database at all".repeat(100)).unwrap();
+    fs::write(&place.path, "not a database".repeat(100)).unwrap();
     let (sessions, recovered) = open(&place.path);
     assert_eq!(recovered, RecoveredState { lost: true, ..RecoveredState::default() });
     assert!(crate::state::files::quarantined(&place.path).exists());
@@ -117,7 +116,7 @@ fn a_damaged_file_is_moved_aside() {
 }
 
 #[test]
-fn senseless_content_counts_as_damage() {
+fn invalid_content_counts_as_damage() {
     let place = place();
     let (sessions, _) = open(&place.path);
     sessions.save(record("a", "s"));
@@ -132,7 +131,7 @@ fn senseless_content_counts_as_damage() {
 }
 
 #[test]
-fn a_file_of_a_later_program_is_left_alone() {
+fn a_file_of_a_newer_program_is_not_changed() {
     let place = place();
     let connection = Connection::open(&place.path).unwrap();
     connection.pragma_update(None, "user_version", 9).unwrap();
@@ -150,7 +149,7 @@ const SECOND: &str = include_str!("../../../tests/fixtures/sessions-v2.sql");
 const THIRD: &str = include_str!("../../../tests/fixtures/sessions-v3.sql");
 const FOURTH: &str = include_str!("../../../tests/fixtures/sessions-v4.sql");
 
-/// Makes a file as the version that the dump is of would have left it.
+/// Creates the file that the version of this dump would have left.
 fn load(dump: &str, path: &Path) {
     let connection = Connection::open(path).unwrap();
     connection.pragma_update(None, "journal_mode", "wal").unwrap();
@@ -158,7 +157,7 @@ fn load(dump: &str, path: &Path) {
 }
 
 #[test]
-fn a_file_of_every_schema_is_brought_forward() {
+fn a_file_of_every_schema_is_migrated() {
     let fixtures = [FIRST, SECOND, THIRD, FOURTH];
     assert_eq!(SESSIONS.newest(), i64::try_from(fixtures.len()).unwrap());
     for (dump, schema) in fixtures.into_iter().zip(1..) {
@@ -172,15 +171,10 @@ fn a_file_of_every_schema_is_brought_forward() {
         let (used_at, clock) = if schema >= 4 { (at(2), at(10)) } else { (at(0), at(0)) };
         let old = SessionRecord { run, upstream, used_at, ..all };
         let copies = vec![("s".to_owned(), b"\xff\0".to_vec())];
-        let sessions_of_old = vec![old, SessionRecord { used_at, ..bare() }];
+        let both = vec![old, SessionRecord { used_at, ..bare() }];
         assert_eq!(
             recovered,
-            RecoveredState {
-                sessions: sessions_of_old,
-                copies,
-                clock,
-                ..RecoveredState::default()
-            }
+            RecoveredState { sessions: both, copies, clock, ..RecoveredState::default() }
         );
         sessions.save(record("a", "s"));
         let (sessions, recovered) = reopened(&sessions, &place.path);
@@ -192,7 +186,7 @@ fn a_file_of_every_schema_is_brought_forward() {
 }
 
 #[test]
-fn a_file_of_a_version_that_died_before_it_numbered_it_is_taken_over() {
+fn a_file_whose_schema_number_was_not_set_is_migrated() {
     let place = place();
     load(FIRST, &place.path);
     load("PRAGMA user_version = 0", &place.path);
@@ -202,7 +196,7 @@ fn a_file_of_a_version_that_died_before_it_numbered_it_is_taken_over() {
 }
 
 #[test]
-fn what_a_newer_program_changed_before_it_failed_is_undone() {
+fn the_migration_of_a_newer_program_is_undone() {
     let place = place();
     load(FOURTH, &place.path);
     fs::copy(&place.path, beside(&place.path, ".schema-4.bak")).unwrap();
@@ -214,11 +208,11 @@ fn what_a_newer_program_changed_before_it_failed_is_undone() {
 }
 
 #[test]
-fn what_cannot_be_undone_stays_and_the_daemon_goes_on() {
+fn a_migration_that_cannot_be_undone_is_not_fatal() {
     let place = place();
     load(FOURTH, &place.path);
     load("PRAGMA user_version = 5", &place.path);
-    fs::write(beside(&place.path, ".schema-4.bak"), "no database at all".repeat(100)).unwrap();
+    fs::write(beside(&place.path, ".schema-4.bak"), "not a database".repeat(100)).unwrap();
     let before = fs::read(&place.path).unwrap();
     SESSIONS.undo_migration(&place.path).unwrap_err();
     assert!(fs::read(&place.path).unwrap() == before, "the file was touched");
@@ -226,18 +220,18 @@ fn what_cannot_be_undone_stays_and_the_daemon_goes_on() {
 }
 
 #[test]
-fn streams_go_with_their_sessions_and_these_with_their_servers() {
+fn streams_are_removed_with_their_sessions_and_servers() {
     let place = place();
     let (sessions, _) = open(&place.path);
-    let say = |session: &str| {
+    let add_message = |session: &str| {
         let key = StreamKey { session: session.into(), number: 1 };
         sessions.note(&key, StreamNews::Said(1, Bytes::from_static(b"{}")));
     };
     for (id, server) in [("a", "s"), ("b", "s"), ("c", "t"), ("d", "t")] {
         sessions.save(record(id, server));
-        say(id);
+        add_message(id);
     }
-    say("unknown");
+    add_message("unknown");
     sessions.remove("c");
     sessions.remove_server("s");
     let (sessions, recovered) = reopened(&sessions, &place.path);
@@ -246,12 +240,12 @@ fn streams_go_with_their_sessions_and_these_with_their_servers() {
     sessions.remove_server("t");
     let (sessions, recovered) = reopened(&sessions, &place.path);
     let left: Vec<&str> = recovered.streams.iter().map(|stream| &*stream.key.session).collect();
-    assert_eq!(left, ["unknown"], "of sessions that an earlier daemon knew, too");
+    assert_eq!(left, ["unknown"], "also streams of sessions of an earlier daemon");
     sessions.close();
 }
 
 #[test]
-fn what_the_disk_refused_is_written_later() {
+fn changes_that_could_not_be_written_are_written_later() {
     let place = place();
     let (mut database, _) = Database::open(&place.path, &[]).unwrap();
     let connection = Connection::open(&place.path).unwrap();
@@ -281,7 +275,7 @@ fn the_next_era_begins_when_records_may_have_been_lost() {
     assert_eq!(sessions.era(), era, "all records were written");
     sessions.save(record("a", "s"));
     sessions.close();
-    fs::write(&place.path, "no database at all".repeat(100)).unwrap();
+    fs::write(&place.path, "not a database".repeat(100)).unwrap();
     let (sessions, recovered) = open(&place.path);
     assert!(recovered.lost && sessions.era() != era);
     let era = sessions.era();
@@ -293,7 +287,7 @@ fn the_next_era_begins_when_records_may_have_been_lost() {
 }
 
 #[test]
-fn nothing_is_kept_after_the_end() {
+fn a_closed_store_saves_nothing() {
     let place = place();
     let (sessions, _) = open(&place.path);
     sessions.close();
@@ -305,7 +299,7 @@ fn nothing_is_kept_after_the_end() {
     assert_eq!(open(&place.path).1, RecoveredState::default());
 }
 
-/// The changes that wait for one session.
+/// The pending changes of one session.
 fn pending(changes: &[Change]) -> Pending {
     let mut pending = Pending::default();
     for change in changes {
@@ -315,7 +309,7 @@ fn pending(changes: &[Change]) -> Pending {
 }
 
 #[test]
-fn the_newest_change_counts() {
+fn the_newest_change_wins() {
     let save = Change::Save(Box::new(record("a", "s")));
     let used = Change::Save(Box::new(SessionRecord { used_at: at(9), ..record("a", "s") }));
     let touch = Change::Touch(at(9));
@@ -329,7 +323,7 @@ fn the_newest_change_counts() {
     ];
     for (changes, expected) in cases {
         assert_eq!(&pending(changes).sessions["a"], expected, "{changes:?}");
-        // The same when the first was tried in between.
+        // The same if writing the first one failed.
         let mut newer = pending(&changes[1..]);
         newer.put_back(pending(&changes[..1]));
         assert_eq!(&newer.sessions["a"], expected, "{changes:?}");
@@ -337,7 +331,7 @@ fn the_newest_change_counts() {
 }
 
 #[test]
-fn a_removed_server_takes_along_what_was_said_before_and_not_what_is_said_after() {
+fn the_removal_of_a_server_removes_earlier_changes_and_not_later_ones() {
     let save = |pending: &mut Pending, id: &str, server: &str| {
         pending.change(id.to_owned(), Change::Save(Box::new(record(id, server)))).unwrap();
     };
@@ -356,7 +350,7 @@ fn a_removed_server_takes_along_what_was_said_before_and_not_what_is_said_after(
 }
 
 #[test]
-fn too_many_changes_are_refused_and_not_forgotten_silently() {
+fn changes_beyond_the_limit_are_refused() {
     let mut pending = Pending::default();
     let mut number = 0_u32;
     while pending.change(number.to_string(), Change::Remove).is_ok() {
@@ -369,11 +363,11 @@ fn too_many_changes_are_refused_and_not_forgotten_silently() {
 /// Looks a session up, with a time limit.
 async fn found(sessions: &SessionStore, id: &str) -> Result<Option<SessionRecord>, Unreadable> {
     let limit = Duration::from_secs(10);
-    tokio::time::timeout(limit, sessions.find(id)).await.expect("it is found soon")
+    tokio::time::timeout(limit, sessions.find(id)).await.expect("a lookup takes less than 10 s")
 }
 
 #[tokio::test]
-async fn a_session_that_left_memory_is_found_by_its_id() {
+async fn a_session_that_was_moved_to_disk_is_found_by_its_id() {
     let place = place();
     let (sessions, _) = open(&place.path);
     for id in ["a", "b", "c"] {
@@ -396,7 +390,7 @@ async fn a_session_that_left_memory_is_found_by_its_id() {
 }
 
 #[tokio::test]
-async fn sessions_are_found_without_a_usable_file_too() {
+async fn sessions_are_found_without_a_usable_file() {
     let place = place();
     let connection = Connection::open(&place.path).unwrap();
     connection.pragma_update(None, "user_version", 9).unwrap();
@@ -408,7 +402,7 @@ async fn sessions_are_found_without_a_usable_file_too() {
 }
 
 #[tokio::test]
-async fn sessions_are_found_while_the_disk_refuses_them() {
+async fn sessions_are_found_while_they_cannot_be_written() {
     let place = place();
     let (sessions, _) = open(&place.path);
     let connection = Connection::open(&place.path).unwrap();
@@ -440,7 +434,7 @@ fn unused_sessions_expire() {
 }
 
 #[test]
-fn too_many_sessions_are_forgotten_first_those_never_used() {
+fn sessions_that_were_never_used_are_pruned_first() {
     let place = place();
     let (mut database, _) = Database::open(&place.path, &[]).unwrap();
     let mut many = Pending::default();
@@ -463,7 +457,7 @@ fn too_many_sessions_are_forgotten_first_those_never_used() {
 }
 
 #[test]
-fn only_the_sessions_used_last_are_read_at_first_and_those_with_streams() {
+fn sessions_used_last_and_those_with_streams_are_loaded_at_startup() {
     let place = place();
     let (sessions, _) = open(&place.path);
     for number in 0..3_600_u64 {
@@ -481,7 +475,7 @@ fn only_the_sessions_used_last_are_read_at_first_and_those_with_streams() {
 }
 
 #[tokio::test]
-async fn what_is_written_outlives_the_process() {
+async fn written_resolves_when_changes_are_on_disk() {
     let place = place();
     let (sessions, _) = open(&place.path);
     let reader = Connection::open(&place.path).unwrap();

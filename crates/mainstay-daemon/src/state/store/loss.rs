@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_store_that_was_there_can_be_lost() {
+    fn a_new_instance_has_lost_nothing() {
         assert_eq!(problem(Found::Nothing, &[]), None);
         assert_eq!(problem(Found::Empty, &[]), None);
         for (trace, _) in TRACES {

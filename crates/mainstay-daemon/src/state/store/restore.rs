@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_deleted_or_damaged_is_restored_and_the_rest_is_kept() {
+    async fn a_deleted_or_damaged_store_is_restored_and_the_damaged_file_is_kept() {
         let dir = tempfile::tempdir().unwrap();
         let instance = instance_in(dir.path());
         let path = INTENT.path_in(&instance.state_dir);
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(restore(&instance, false).unwrap(), Restored::Intact);
         assert_eq!(restore(&instance, true).unwrap(), Restored::Intact);
 
-        for garbage in [None, Some(""), Some("no database at all, but as long as one")] {
+        for garbage in [None, Some(""), Some("not a database, but as long as one")] {
             fs::remove_file(&path).unwrap();
             if let Some(garbage) = garbage {
                 fs::write(&path, garbage.repeat(30)).unwrap();
@@ -157,17 +157,17 @@ mod tests {
             assert_eq!(names(&instance), ["a", "b"], "{garbage:?}");
         }
         let kept = fs::read_to_string(instance.state_dir.join("state.db.damaged")).unwrap();
-        assert!(kept.starts_with("no database"), "{kept}");
+        assert!(kept.starts_with("not a database"), "{kept}");
     }
 
     #[tokio::test]
-    async fn without_a_copy_nothing_is_made_up() {
+    async fn without_a_copy_an_empty_store_is_created_only_on_request() {
         let dir = tempfile::tempdir().unwrap();
         let instance = instance_in(dir.path());
         let path = INTENT.path_in(&instance.state_dir);
         drop(store_with(&instance, &["a"]).await);
-        fs::write(&path, "no database at all, but as long as one".repeat(30)).unwrap();
-        fs::write(beside(&path, ".backup"), "nor is this").unwrap();
+        fs::write(&path, "not a database, but as long as one".repeat(30)).unwrap();
+        fs::write(beside(&path, ".backup"), "not a database either").unwrap();
         fs::create_dir(instance.state_dir.join(CONTAINERS)).unwrap();
         for file in ["box.json", "0123.creation"] {
             fs::write(instance.state_dir.join(CONTAINERS).join(file), "").unwrap();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_backup_of_an_older_schema_is_better_than_nothing() {
+    async fn a_backup_of_an_older_schema_is_used() {
         let dir = tempfile::tempdir().unwrap();
         let instance = instance_in(dir.path());
         let path = INTENT.path_in(&instance.state_dir);

@@ -1,5 +1,3 @@
-//! The store as its users see it.
-
 mod crash;
 mod full_disk;
 mod schemas;
@@ -12,7 +10,7 @@ use mainstay_testkit::samples::spec;
 
 use super::*;
 
-/// A switch of the tests themselves.
+/// An environment variable that controls a test.
 #[expect(clippy::disallowed_methods, reason = "what is tested reads no environment")]
 fn switch(name: &str) -> Option<String> {
     std::env::var(name).ok()
@@ -43,18 +41,14 @@ async fn intent_survives_reopening() {
     let store = Store::open(&path).unwrap();
     assert_eq!(store.instance().unwrap(), instance);
     assert_eq!(store.next_daemon(0).unwrap(), 2);
-    assert_eq!(
-        store.next_daemon(7).unwrap(),
-        8,
-        "the store may be older than what others have seen"
-    );
+    assert_eq!(store.next_daemon(7).unwrap(), 8, "a higher number was seen elsewhere");
     assert_eq!(store.next_daemon(3).unwrap(), 9);
     let off = Stored { wanted: Wanted::Off, ..stored("a") };
     assert_eq!(store.load().unwrap(), [off, stored("c")]);
 }
 
 #[tokio::test]
-async fn what_was_removed_or_replaced_is_in_no_file() {
+async fn removed_and_replaced_secrets_are_in_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(&dir.path().join("state.db")).unwrap();
     let files_with = |text: &str| {
@@ -83,7 +77,7 @@ async fn what_was_removed_or_replaced_is_in_no_file() {
     assert_eq!(store.load().unwrap().len(), 2);
 }
 
-/// What is acknowledged is in the file alone, and in its copy alone.
+/// The file is complete without its write-ahead log, and so is its copy.
 #[tokio::test]
 async fn an_acknowledged_change_needs_no_write_ahead_log() {
     let dir = tempfile::tempdir().unwrap();
@@ -110,17 +104,17 @@ async fn an_acknowledged_change_needs_no_write_ahead_log() {
 }
 
 #[test]
-fn garbage_is_called_damaged_and_left_alone() {
+fn a_file_that_is_not_a_database_is_refused_and_not_changed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state.db");
-    fs::write(&path, "this is no database, but long enough to be read as one".repeat(50)).unwrap();
+    fs::write(&path, "not a database, but long enough to be read as one".repeat(50)).unwrap();
     let error = Store::open(&path).unwrap_err();
     assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
-    assert!(fs::read_to_string(&path).unwrap().starts_with("this is no database"));
+    assert!(fs::read_to_string(&path).unwrap().starts_with("not a database"));
 }
 
 #[test]
-fn a_spec_that_makes_no_sense_names_its_server() {
+fn the_error_about_an_invalid_spec_names_its_server() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state.db");
     drop(Store::open(&path).unwrap());
@@ -133,7 +127,7 @@ fn a_spec_that_makes_no_sense_names_its_server() {
 }
 
 #[tokio::test]
-async fn a_daemon_that_was_replaced_changes_nothing_any_more() {
+async fn a_replaced_daemon_cannot_change_anything() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state.db");
     let old = Store::open(&path).unwrap();
@@ -166,18 +160,18 @@ async fn a_daemon_that_was_replaced_changes_nothing_any_more() {
 }
 
 #[test]
-fn a_store_that_was_opened_but_not_taken_over_fences_nobody_off() {
+fn opening_the_store_alone_does_not_fence_the_daemon() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state.db");
-    let ours = Store::open(&path).unwrap();
-    ours.next_daemon(0).unwrap();
+    let store = Store::open(&path).unwrap();
+    store.next_daemon(0).unwrap();
     Store::inspect(&path).unwrap();
     drop(Store::open(&path).unwrap());
-    ours.instance().unwrap();
+    store.instance().unwrap();
 }
 
 #[test]
-fn unfinished_copies_that_a_kill_left_are_removed() {
+fn unfinished_copies_of_killed_daemons_are_removed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state.db");
     drop(Store::open(&path).unwrap());

@@ -27,7 +27,7 @@ fn sent(generation: u64) -> Sent {
     Sent { generation, line: Some(generation << 32) }
 }
 
-/// What is left of this news.
+/// The streams after these changes.
 fn fold(news: &[(StreamKey, StreamNews)]) -> LiveStreams {
     let mut alive = LiveStreams::default();
     for (key, news) in news {
@@ -47,7 +47,7 @@ fn files(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn the_next_daemon_finds_what_is_alive() {
+fn the_next_daemon_recovers_live_streams() {
     let dir = tempfile::tempdir().unwrap();
     let (journal, found) = StreamJournal::open(dir.path(), 7);
     assert_eq!(found, []);
@@ -59,7 +59,7 @@ fn the_next_daemon_finds_what_is_alive() {
     journal.note(&general, StreamNews::Said(9, text("news")));
     journal.note(&call, StreamNews::Sent(Sent { generation: 2, line: None }));
     journal.note(&over, StreamNews::Over);
-    // Nobody closes anything when a daemon is killed.
+    // A daemon that is killed does not close its journal.
     let (next, found) = StreamJournal::open(dir.path(), 8);
     let call = StreamRecord {
         key: call,
@@ -84,10 +84,10 @@ fn the_next_daemon_finds_what_is_alive() {
 
     journal.note(&call.key, StreamNews::Answered(2, text("late")));
     next.note(&call.key, StreamNews::Sent(sent(3)));
-    next.end("nobody");
+    next.end("unknown");
     let (next, found) = StreamJournal::open(dir.path(), 9);
     let call = StreamRecord { sent: Some(sent(3)), attempts: 3, ..call };
-    assert_eq!(found, [call, general], "a daemon that was replaced is not heard");
+    assert_eq!(found, [call, general], "the writes of a replaced daemon are ignored");
     next.end("a");
     assert_eq!(StreamJournal::open(dir.path(), 10).1, []);
 }
@@ -104,7 +104,7 @@ fn a_file_that_was_removed_is_written_again() {
         journal.note(&key("a", 1), StreamNews::Begun(text("first")));
         remove().unwrap();
         journal.note(&key("a", 2), StreamNews::Begun(text("second")));
-        assert_eq!(StreamJournal::open(&dir, 2).1.len(), 2, "a change brings back everything");
+        assert_eq!(StreamJournal::open(&dir, 2).1.len(), 2, "a change restores everything");
 
         let (journal, _) = StreamJournal::open(&dir, 1);
         fs::remove_file(dir.join("2")).ok();
@@ -116,7 +116,7 @@ fn a_file_that_was_removed_is_written_again() {
 }
 
 #[test]
-fn a_closed_journal_takes_nothing_in() {
+fn a_closed_journal_records_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (journal, _) = StreamJournal::open(dir.path(), 1);
     journal.note(&key("a", 1), StreamNews::Said(1, text("state")));
@@ -127,7 +127,7 @@ fn a_closed_journal_takes_nothing_in() {
 }
 
 #[test]
-fn a_torn_file_is_used_up_to_where_it_was_torn() {
+fn a_truncated_file_is_read_up_to_its_last_complete_entry() {
     let dir = tempfile::tempdir().unwrap();
     let (journal, _) = StreamJournal::open(dir.path(), 1);
     journal.note(&key("a", 1), StreamNews::Said(1, text("whole")));
@@ -143,9 +143,9 @@ fn a_torn_file_is_used_up_to_where_it_was_torn() {
 }
 
 #[test]
-fn files_of_other_programs_and_leftovers_are_cleared_away() {
+fn files_of_unknown_format_and_unfinished_files_are_removed() {
     let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("3"), "mainstay streams 2\nwho knows").unwrap();
+    fs::write(dir.path().join("3"), "mainstay streams 2\nunknown").unwrap();
     fs::write(dir.path().join("2.new"), "half").unwrap();
     let (journal, found) = StreamJournal::open(dir.path(), 4);
     assert_eq!(found, []);
@@ -155,7 +155,7 @@ fn files_of_other_programs_and_leftovers_are_cleared_away() {
 }
 
 #[test]
-fn a_file_full_of_the_past_is_written_anew() {
+fn a_file_of_streams_that_are_over_is_rewritten() {
     let dir = tempfile::tempdir().unwrap();
     let (journal, _) = StreamJournal::open(dir.path(), 1);
     journal.note(&key("a", 1), StreamNews::Begun(text("stays")));
@@ -173,7 +173,7 @@ fn a_file_full_of_the_past_is_written_anew() {
 }
 
 #[test]
-fn a_daemon_that_was_replaced_leaves_no_file() {
+fn a_replaced_daemon_leaves_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let (old, _) = StreamJournal::open(dir.path(), 1);
     let (_new, _) = StreamJournal::open(dir.path(), 2);
@@ -204,16 +204,16 @@ fn recover(journal: &StreamJournal) {
 }
 
 #[test]
-fn a_stalled_disk_delays_only_requests_that_it_says_were_not_sent() {
+fn a_stalled_disk_delays_only_requests_that_are_on_it_as_not_sent() {
     let dir = tempfile::tempdir().unwrap();
     let (journal, _) = StreamJournal::open(dir.path(), 1);
     let (holder, later) = (key("a", 1), key("a", 2));
     assert!(journal.note(&holder, StreamNews::Begun(text("held"))));
     let disk = stall(&journal);
     assert!(!journal.note(&holder, StreamNews::Sent(sent(1))), "on disk it is not sent");
-    assert!(!journal.note(&holder, StreamNews::Sent(sent(1))), "and still is not");
+    assert!(!journal.note(&holder, StreamNews::Sent(sent(1))), "and still not sent");
     assert!(journal.note(&later, StreamNews::Begun(text("later"))));
-    assert!(journal.note(&later, StreamNews::Sent(sent(1))), "the disk knows nothing of it");
+    assert!(journal.note(&later, StreamNews::Sent(sent(1))), "it is not on disk");
     let state = journal.lock().alive.records();
     assert_eq!((state[0].sent, state[1].sent, state.len()), (None, Some(sent(1)), 2));
     assert!(journal.note(&later, StreamNews::Said(1, text("progress"))));
@@ -290,7 +290,7 @@ fn after_a_long_stall_the_file_is_rewritten() {
 }
 
 #[test]
-fn a_stalled_disk_is_waited_for_at_the_end() {
+fn closing_waits_for_a_stalled_disk() {
     let dir = tempfile::tempdir().unwrap();
     let (journal, _) = StreamJournal::open(dir.path(), 1);
     let disk = stall(&journal);
@@ -305,20 +305,20 @@ fn a_stalled_disk_is_waited_for_at_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_disk_leaves_no_wrong_record() {
+async fn a_full_disk_leaves_no_outdated_record() {
     let dir = tempfile::tempdir().unwrap();
     let (journal, _) = StreamJournal::open(dir.path(), 1);
     journal.note(&key("a", 1), StreamNews::Begun(text("call")));
     fill_disk(&journal);
-    // Nor can another file be made.
+    // Another file cannot be created either.
     let in_the_way = dir.path().join("1.new");
     fs::create_dir(&in_the_way).unwrap();
     journal.note(&key("a", 1), StreamNews::Sent(sent(1)));
-    assert_eq!(files(dir.path()), ["1.new"], "nothing says that it was not sent");
+    assert_eq!(files(dir.path()), ["1.new"], "there is no record that it was not sent");
     journal.note(&key("a", 1), StreamNews::Said(1, text("more")));
     fs::remove_dir(&in_the_way).unwrap();
     journal.note(&key("a", 1), StreamNews::Said(2, text("still")));
-    assert_eq!(files(dir.path()), [""; 0], "it is not tried at every note");
+    assert_eq!(files(dir.path()), [""; 0], "it is not retried with every change");
     tokio::time::advance(RETRY).await;
     journal.note(&key("a", 1), StreamNews::Said(3, text("again")));
     let (_, found) = StreamJournal::open(dir.path(), 2);
@@ -327,7 +327,7 @@ async fn a_full_disk_leaves_no_wrong_record() {
 }
 
 #[test]
-fn a_full_disk_that_has_room_again_is_used_at_once() {
+fn a_disk_with_space_again_is_used_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let (journal, _) = StreamJournal::open(dir.path(), 1);
     journal.note(&key("a", 1), StreamNews::Begun(text("call")));
@@ -337,9 +337,9 @@ fn a_full_disk_that_has_room_again_is_used_at_once() {
 }
 
 #[test]
-fn news_of_what_is_not_kept_changes_nothing() {
+fn changes_of_unknown_streams_are_ignored() {
     let (call, general) = (key("a", 1), key("a", 2));
-    let odd = [
+    let changes = [
         (call.clone(), StreamNews::Sent(sent(1))),
         (call.clone(), StreamNews::Answered(1, text("x"))),
         (call.clone(), StreamNews::Over),
@@ -352,7 +352,7 @@ fn news_of_what_is_not_kept_changes_nothing() {
         (call.clone(), StreamNews::Sent(sent(2))),
         (call.clone(), StreamNews::Answered(3, text("second"))),
     ];
-    let records = fold(&odd).records();
+    let records = fold(&changes).records();
     let [general, call] = &records[..] else { panic!("{records:?}") };
     assert_eq!((&general.sent, &general.answer), (&None, &None));
     assert_eq!((&call.sent, &call.said[..]), (&None, &[][..]));
@@ -371,7 +371,7 @@ fn of_each_stream_the_newest_messages_are_kept() {
 }
 
 #[test]
-fn of_all_streams_those_are_kept_that_are_missed_most() {
+fn the_least_important_streams_are_discarded_first() {
     const PART: usize = ALL_BYTES / 4;
     let begun = |number| (key("a", number), StreamNews::Begun(of_size(PART)));
     let general = |number| (key("a", number), StreamNews::Said(1, of_size(MAX_MESSAGE_BYTES)));
@@ -382,10 +382,10 @@ fn of_all_streams_those_are_kept_that_are_missed_most() {
         alive.records().iter().map(|record| record.key.number).collect()
     };
     let mut news = vec![general(1), begun(2), begun(3), answered(3), begun(4), begun(5)];
-    assert_eq!(left(&news), [1, 2, 4, 5], "the answered one goes first");
+    assert_eq!(left(&news), [1, 2, 4, 5], "the answered one is discarded first");
     news.push(begun(6));
     assert_eq!(left(&news), [4, 5, 6], "then the general one, then the oldest");
-    // What is said of those that went is not taken for a general stream, also not later.
+    // A later message of a discarded request does not become a general stream.
     let mut alive = fold(&news);
     alive = alive.entries().fold(LiveStreams::default(), |mut again, entry| {
         again.apply(entry);
@@ -414,7 +414,7 @@ fn any_news() -> impl Strategy<Value = (StreamKey, StreamNews)> {
     (key, news)
 }
 
-/// All that was written down of this news, in a file.
+/// The entries of these changes, and a file with them.
 fn written(news: &[(StreamKey, StreamNews)]) -> (Vec<Entry>, Vec<u8>) {
     let mut alive = LiveStreams::default();
     let (mut entries, mut file) = (Vec::new(), HEADER.to_vec());
@@ -433,7 +433,7 @@ fn written(news: &[(StreamKey, StreamNews)]) -> (Vec<Entry>, Vec<u8>) {
 
 proptest! {
     #[test]
-    fn the_beginning_of_a_file_tells_the_beginning_of_the_story(
+    fn a_truncated_file_has_the_first_entries(
         news in prop::collection::vec(any_news(), 0..30),
         cut in any::<prop::sample::Index>(),
     ) {
@@ -444,7 +444,7 @@ proptest! {
     }
 
     #[test]
-    fn a_garbled_byte_is_noticed(
+    fn a_changed_byte_is_detected(
         news in prop::collection::vec(any_news(), 1..10),
         place in any::<prop::sample::Index>(),
         flip in 1..=u8::MAX,
@@ -457,7 +457,7 @@ proptest! {
     }
 
     #[test]
-    fn any_news_is_folded_and_written_anew_without_a_change(
+    fn a_rewritten_file_has_the_same_streams(
         news in prop::collection::vec(any_news(), 0..60),
     ) {
         let alive = fold(&news);
@@ -468,7 +468,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_over_is_gone(news in prop::collection::vec(any_news(), 0..60)) {
+    fn streams_that_are_over_are_removed(news in prop::collection::vec(any_news(), 0..60)) {
         let mut news = news;
         let keys: Vec<StreamKey> = news.iter().map(|(key, _)| key.clone()).collect();
         news.extend(keys.into_iter().map(|key| (key, StreamNews::Over)));

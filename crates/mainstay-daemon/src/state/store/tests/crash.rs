@@ -1,12 +1,12 @@
 //! Kills a process at random moments of its changes to a store, over and over.
 //!
-//! The process is this very test program, called to be this test. It opens the store, takes it over and
-//! changes it, and says after each change that it is acknowledged. The changes follow from the seed, so it
-//! is known what the store must have after any number of them. Every tenth round begins with a store of
-//! the first schema, so that some deaths fall into the time in which it is brought forward.
+//! The process is this test program, which runs this test only. It opens the store, takes it over and changes it, and
+//! prints a line after each acknowledged change. The changes follow from the seed, so the expected content is known after
+//! any number of them. Every tenth round begins with a store of the first schema, so that some kills happen during the
+//! migration.
 //!
-//! Checked after each death: the store can be opened and read, and has all that was acknowledged, with or
-//! without the one change that was being made. The next process goes on with what there is.
+//! Checked after each kill: the store can be opened and read, and has all acknowledged changes, with or without the one
+//! that was in progress. The next process continues with this store.
 //!
 //! `MAINSTAY_STATE_ROUNDS` sets the number of rounds (300), `MAINSTAY_STATE_SEED` repeats a run.
 
@@ -22,10 +22,10 @@ use mainstay_testkit::dice::Dice;
 use super::schemas::{FIRST, load};
 use super::*;
 
-/// Tells the process that it is one: the store, the seed, and the first change to make.
+/// Set for the process that is killed: the store, the seed, and the number of the first change.
 const PART: &str = "MAINSTAY_STATE_PART";
 
-/// How long a process lives at most, from when it is up or from its first change.
+/// The maximum time from the start of a process, or from its first change, to its kill.
 const LIFE: Duration = Duration::from_millis(12);
 
 /// What a store must have: each server with its allowed restarts and its intent.
@@ -50,18 +50,18 @@ fn no_death_loses_an_acknowledged_change() {
     };
     for round in 0..rounds {
         if round % 10 == 0 {
-            scene.begin_anew();
+            scene.reset();
         }
         scene.round(round);
     }
-    scene.tally.tell(rounds);
+    scene.tally.print(rounds);
 }
 
-/// What is told in the end.
+/// The summary.
 #[derive(Default)]
 struct Tally {
     acknowledged: u64,
-    /// Changes that nobody had acknowledged, but that are there.
+    /// Changes that are in the store, but were not acknowledged.
     kept: u64,
     /// Deaths before the first change was acknowledged.
     early: u64,
@@ -69,7 +69,7 @@ struct Tally {
 
 impl Tally {
     /// The bench reads it.
-    fn tell(&self, rounds: u64) {
+    fn print(&self, rounds: u64) {
         let Self { acknowledged, kept, early } = self;
         println!("deaths {rounds} acknowledged {acknowledged} kept {kept} early {early}");
     }
@@ -86,7 +86,7 @@ struct Scene {
 }
 
 impl Scene {
-    fn begin_anew(&mut self) {
+    fn reset(&mut self) {
         let dir = self.path.parent().unwrap();
         for file in fs::read_dir(dir).unwrap() {
             fs::remove_file(file.unwrap().path()).unwrap();
@@ -106,15 +106,17 @@ impl Scene {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut said = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-        said.find(|line| line.ends_with("up")).unwrap_or_else(|| panic!("{context}: it is not up"));
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        lines
+            .find(|line| line.ends_with("up"))
+            .unwrap_or_else(|| panic!("{context}: it did not start"));
         let mut acknowledged = 0;
         if self.dice.below(2) == 0 {
-            acknowledged += u64::from(said.next().is_some());
+            acknowledged += u64::from(lines.next().is_some());
         }
         std::thread::sleep(LIFE.mul_f64(share(&mut self.dice)));
         child.kill().unwrap();
-        acknowledged += said.count() as u64;
+        acknowledged += lines.count() as u64;
         let status = child.wait().unwrap();
         assert_eq!(status.signal(), Some(9), "{context}: {status}");
         self.check(acknowledged, &context);
@@ -200,26 +202,26 @@ impl Change {
     }
 }
 
-/// What the process does that is killed.
+/// The process that is killed.
 fn change_until_killed(part: &str) -> ! {
     let [path, seed, first] = part.split('\n').collect::<Vec<_>>()[..] else { panic!("{part}") };
     let (seed, first) = (seed.parse().unwrap(), first.parse::<u64>().unwrap());
-    let say = |word: &str| {
+    let print = |line: &str| {
         let mut out = std::io::stdout().lock();
-        writeln!(out, "{word}").and_then(|()| out.flush()).unwrap();
+        writeln!(out, "{line}").and_then(|()| out.flush()).unwrap();
     };
-    say("up");
+    print("up");
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let store = Store::open(Path::new(path)).unwrap();
     store.next_daemon(0).unwrap();
     for n in first.. {
         runtime.block_on(Change::nth(seed, n).make(&store)).unwrap();
-        say("acknowledged");
+        print("acknowledged");
     }
     unreachable!("it is killed before it runs out of numbers")
 }
 
-/// Between nothing and one.
+/// Between 0 and 1.
 fn share(dice: &mut Dice) -> f64 {
     f64::from(u32::try_from(dice.below(1001)).unwrap()) / 1000.0
 }

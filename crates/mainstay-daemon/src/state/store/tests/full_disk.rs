@@ -1,7 +1,7 @@
-//! A real disk that is full while a store is brought forward.
+//! A real disk that is full during the migration of a store.
 //!
-//! The disk is a small one in memory, in a mount namespace of its own: the test calls itself there. Without
-//! the right to make one it fails and says so.
+//! The disk is a small tmpfs in its own mount namespace, in which the test runs itself. Without the permission to create
+//! one, the test fails.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -11,19 +11,19 @@ use std::process::{Command, Stdio};
 use super::schemas::{FIRST, load};
 use super::*;
 
-/// Tells the process where the disk is.
+/// Set for the process inside the namespace: the directory of the disk.
 const DISK: &str = "MAINSTAY_TEST_DISK";
 
-/// How much is freed at a time: less than any of the writes that are to fail.
+/// How much is freed at a time: less than any of the writes that should fail.
 const GRAIN: u64 = 4096;
 
-/// As many servers fill several pages.
+/// Enough servers to fill several pages.
 const SERVERS: usize = 50;
 
 #[test]
 fn a_full_disk_leaves_the_old_schema_and_all_that_is_in_it() {
     if let Some(disk) = super::switch(DISK) {
-        return bring_forward_on(Path::new(&disk));
+        return migrate_on(Path::new(&disk));
     }
     let dir = tempfile::tempdir().unwrap();
     let unshare: &[&str] =
@@ -40,11 +40,11 @@ fn a_full_disk_leaves_the_old_schema_and_all_that_is_in_it() {
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    assert!(output.status.success(), "with a disk of its own (`unshare`, `mount`): {said}");
+    assert!(output.status.success(), "on its own disk (`unshare`, `mount`): {said}");
     assert!(said.contains("1 passed"), "{said}");
 }
 
-fn bring_forward_on(disk: &Path) {
+fn migrate_on(disk: &Path) {
     let path = disk.join("state.db");
     load(FIRST, &path);
     multiply(&path);
@@ -66,7 +66,7 @@ fn bring_forward_on(disk: &Path) {
         filler.shrink();
     };
     assert!(without_backup > 0, "the backup has always succeeded");
-    assert!(with_backup > 0, "what follows the backup has always succeeded");
+    assert!(with_backup > 0, "the migration has always succeeded");
     assert_eq!(store.clients().unwrap(), BTreeMap::new());
     assert_eq!(store.load().unwrap().len(), SERVERS + 4);
     assert_eq!(store.instance().unwrap(), "93246ff845138454");
@@ -82,7 +82,7 @@ fn multiply(path: &Path) {
     }
 }
 
-/// A file that takes all the room there is.
+/// A file that fills the disk.
 struct Filler {
     path: PathBuf,
 }
@@ -91,7 +91,7 @@ impl Filler {
     fn new(disk: &Path) -> Self {
         let path = disk.join("filler");
         let mut file = File::create(&path).unwrap();
-        // It is meant to fail: when there is no room left.
+        // Fails when the disk is full.
         while file.write_all(&[0; 512]).is_ok() {}
         Self { path }
     }
@@ -99,6 +99,6 @@ impl Filler {
     fn shrink(&self) {
         let file = File::options().write(true).open(&self.path).unwrap();
         let size = file.metadata().unwrap().len();
-        file.set_len(size.checked_sub(GRAIN).expect("there is room by now")).unwrap();
+        file.set_len(size.checked_sub(GRAIN).expect("the store fits on an empty disk")).unwrap();
     }
 }

@@ -1,7 +1,6 @@
-//! A file of every schema there ever was, and what becomes of it.
+//! Migrations from every released schema.
 //!
-//! The fixtures are dumps of files as those versions wrote them. A new schema adds one, and none is ever
-//! changed.
+//! The fixtures are dumps of files that those versions wrote. A new schema adds one, and none is ever changed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +19,7 @@ use super::*;
 pub(super) const FIRST: &str = include_str!("../../../../tests/fixtures/state-v1.sql");
 const SECOND: &str = include_str!("../../../../tests/fixtures/state-v2.sql");
 
-/// The store of a dump, in a directory of its own.
+/// The store of a dump, in its own directory.
 fn loaded(dump: &str) -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state.db");
@@ -28,7 +27,7 @@ fn loaded(dump: &str) -> (TempDir, PathBuf) {
     (dir, path)
 }
 
-/// Makes a file as the version that the dump is of would have left it.
+/// Creates the file that the version of this dump would have left.
 pub(super) fn load(dump: &str, path: &Path) {
     let connection = Connection::open(path).unwrap();
     connection.pragma_update(None, "journal_mode", "wal").unwrap();
@@ -84,7 +83,7 @@ fn there_is_a_fixture_of_every_schema() {
 }
 
 #[test]
-fn a_store_of_the_first_schema_is_kept_and_brought_forward() {
+fn a_store_of_the_first_schema_is_backed_up_and_migrated() {
     let (_dir, path) = loaded(FIRST);
     let store = Store::open(&path).unwrap();
     assert_eq!(version(&path), 2);
@@ -100,7 +99,7 @@ fn a_store_of_the_first_schema_is_kept_and_brought_forward() {
 }
 
 #[test]
-fn a_store_of_the_second_schema_is_read_as_it_is() {
+fn a_store_of_the_second_schema_is_not_migrated() {
     let (_dir, path) = loaded(SECOND);
     let store = Store::open(&path).unwrap();
     has_what_every_fixture_has(&store);
@@ -108,11 +107,11 @@ fn a_store_of_the_second_schema_is_read_as_it_is() {
     let around = Around { home: "/home/ann".into(), env };
     let cursor = StoredClient { chosen: true, around };
     assert_eq!(store.clients().unwrap(), BTreeMap::from([("cursor".to_owned(), cursor)]));
-    assert!(!place(&path, 2).exists(), "nothing was changed, so nothing is kept");
+    assert!(!place(&path, 2).exists(), "nothing was changed, so there is no backup");
 }
 
 #[test]
-fn a_newer_schema_is_refused_and_left_alone() {
+fn a_newer_schema_is_refused_and_not_changed() {
     let (_dir, path) = loaded(SECOND);
     Connection::open(&path).unwrap().pragma_update(None, "user_version", 9).unwrap();
     let before = fs::read(&path).unwrap();
@@ -131,8 +130,7 @@ fn a_newer_schema_is_refused_and_left_alone() {
     assert!(help.contains("state.db.schema-2.bak`"), "{help}");
 }
 
-/// What a newer program leaves that is killed: a backup, and a store a part of which is only in the file
-/// beside it.
+/// The files of a newer program that was killed: a backup, and a store with a part in its write-ahead log.
 fn left_by_a_newer_program() -> (TempDir, PathBuf) {
     let (dir, path) = loaded(SECOND);
     let newer = Connection::open(&path).unwrap();
@@ -144,7 +142,7 @@ fn left_by_a_newer_program() -> (TempDir, PathBuf) {
     left
 }
 
-/// A store in a directory of its own, with all that is beside it: another process has it.
+/// Copies a store that another process has opened, with all files beside it.
 fn copied(path: &Path) -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(path.parent().unwrap()).unwrap() {
@@ -168,7 +166,7 @@ fn is_undone(path: &Path) {
 }
 
 #[test]
-fn what_a_newer_program_changed_before_it_failed_is_undone() {
+fn the_migration_of_a_newer_program_is_undone() {
     let (_dir, path) = loaded(SECOND);
     INTENT.undo_migration(&path).unwrap();
     assert!(!place(&path, 2).exists(), "nothing was changed, so nothing is undone");
@@ -179,15 +177,15 @@ fn what_a_newer_program_changed_before_it_failed_is_undone() {
 }
 
 #[test]
-fn a_way_back_that_is_cut_short_loses_nothing() {
+fn an_interrupted_undo_loses_nothing() {
     for cut in 0..=Undo::STEPS.len() {
         let (_dir, path) = left_by_a_newer_program();
         let undo = Undo::new(&path, 2, 3);
         Undo::STEPS[..cut].iter().try_for_each(|step| step(&undo)).unwrap();
 
         let (_dir, seen) = copied(&path);
-        let is_back = cut == Undo::STEPS.len();
-        let expected = if is_back { (2, 4) } else { (3, 0) };
+        let is_complete = cut == Undo::STEPS.len();
+        let expected = if is_complete { (2, 4) } else { (3, 0) };
         assert_eq!((version(&seen), servers(&seen)), expected, "after {cut} steps");
 
         INTENT.undo_migration(&path).unwrap();
@@ -196,7 +194,7 @@ fn a_way_back_that_is_cut_short_loses_nothing() {
 }
 
 #[test]
-fn a_newer_program_that_still_has_the_file_is_not_undone() {
+fn a_migration_is_not_undone_while_a_program_has_the_file_open() {
     let (_dir, path) = left_by_a_newer_program();
     let newer = Connection::open(&path).unwrap();
     newer.execute_batch("BEGIN; SELECT * FROM servers;").unwrap();
@@ -215,7 +213,7 @@ fn schema(steps: &'static [&'static str]) -> Schema {
 }
 
 #[test]
-fn a_change_that_fails_leaves_the_file_as_it_was() {
+fn a_failed_migration_does_not_change_the_file() {
     let (_dir, path) = loaded(FIRST);
     let before = fs::read(&path).unwrap();
     let schema = schema(&[NOTHING, TABLE, FAILING]);
@@ -226,7 +224,7 @@ fn a_change_that_fails_leaves_the_file_as_it_was() {
 }
 
 #[test]
-fn a_backup_that_cannot_be_made_leaves_the_file_as_it_was() {
+fn without_a_backup_the_file_is_not_migrated() {
     let (_dir, path) = loaded(FIRST);
     let before = fs::read(&path).unwrap();
     let backup = place(&path, 1);
@@ -249,7 +247,7 @@ fn only_the_newest_backups_are_kept() {
     }
     let kept = (1..=6).filter(|schema| place(&path, *schema).exists());
     assert_eq!(kept.collect::<Vec<_>>(), [3, 4, 5]);
-    // A file that was put back is kept again, in place of what was kept of its schema before.
+    // The backup of a restored file replaces the earlier backup of its schema.
     fs::copy(place(&path, 3), &path).unwrap();
     drop(schema(schemas[4]).open(&path).unwrap());
     assert!(place(&path, 3).exists() && place(&path, 5).exists());
