@@ -26,6 +26,7 @@ mod state;
 
 use std::convert::Infallible;
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -168,7 +169,8 @@ struct Daemon {
     messengers: JoinSet<()>,
     /// One per command that is being served.
     command_tasks: JoinSet<()>,
-    relay_mark: Option<relay::Mark>,
+    /// Open while this daemon finishes calls for the next one.
+    relay_mark: Option<File>,
 }
 
 /// Freezes the sessions when it is dropped, also by an error: requests that are dropped afterwards were not given up by

@@ -101,7 +101,7 @@ pub(crate) async fn build(config: Config, holder: HolderClient) -> Result<Daemon
     // clients.
     let control_socket = control_socket(&holder, &instance).await?;
     holder.take_connections();
-    let relayed = relay::Mark::is_set(&instance.run_dir);
+    let relayed = relay::is_marked(&instance.run_dir);
     resume_servers(&context, &registry, &gateway, stored, inherited, relayed).await;
     holder.release_others(&listens).await;
     let capacity = Capacity::of_this_process();

@@ -99,10 +99,10 @@ async fn a_daemon_that_starts_late_is_reached() {
         if begun.elapsed() < Duration::from_millis(7900) {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
-        let (ours, mut theirs) = StdStream::pair()?;
-        theirs.write_all(&hello_line(PROTOCOL))?;
-        held.lock().unwrap().push(theirs);
-        Ok(ours)
+        let (client, mut daemon) = StdStream::pair()?;
+        daemon.write_all(&hello_line(PROTOCOL))?;
+        held.lock().unwrap().push(daemon);
+        Ok(client)
     };
     connect_with_restart_grace(&dial, Grace::default()).await.unwrap();
     assert_eq!(begun.elapsed(), Duration::from_secs(8));
@@ -113,9 +113,9 @@ async fn nothing_is_written_to_a_connection_without_a_hello() {
     let begun = Instant::now();
     let held = Mutex::new(Vec::new());
     let dial = || {
-        let (ours, theirs) = StdStream::pair()?;
-        held.lock().unwrap().push(theirs);
-        Ok(ours)
+        let (client, daemon) = StdStream::pair()?;
+        held.lock().unwrap().push(daemon);
+        Ok(client)
     };
     let error = connect_if_present(&dial, Grace::default()).await.unwrap_err();
     assert!(matches!(error, CallError::NoHello), "{error:?}");
@@ -132,12 +132,12 @@ async fn a_connection_that_closes_before_the_hello_is_retried() {
     let tries = AtomicUsize::new(0);
     let held = Mutex::new(Vec::new());
     let dial = || {
-        let (ours, mut theirs) = StdStream::pair()?;
+        let (client, mut daemon) = StdStream::pair()?;
         if tries.fetch_add(1, Ordering::Relaxed) >= 2 {
-            theirs.write_all(&hello_line(PROTOCOL))?;
-            held.lock().unwrap().push(theirs);
+            daemon.write_all(&hello_line(PROTOCOL))?;
+            held.lock().unwrap().push(daemon);
         }
-        Ok(ours)
+        Ok(client)
     };
     let connection = connect_with_restart_grace(&dial, QUICK).await.unwrap();
     assert_eq!(connection.hello().mainstay, "0.0.0");
@@ -150,11 +150,11 @@ async fn a_refusal_in_place_of_the_hello_is_final() {
     let tries = AtomicUsize::new(0);
     let dial = || {
         tries.fetch_add(1, Ordering::Relaxed);
-        let (ours, mut theirs) = StdStream::pair()?;
+        let (client, mut daemon) = StdStream::pair()?;
         let mut line = serde_json::to_vec(&Frame::Error(refusal.clone()))?;
         line.push(b'\n');
-        theirs.write_all(&line)?;
-        Ok(ours)
+        daemon.write_all(&line)?;
+        Ok(client)
     };
     let error = connect_with_restart_grace(&dial, QUICK).await.unwrap_err();
     assert!(matches!(&error, CallError::Api(error) if *error == refusal), "{error:?}");
@@ -164,9 +164,9 @@ async fn a_refusal_in_place_of_the_hello_is_final() {
 #[tokio::test]
 async fn another_protocol_version_is_an_error() {
     let dial = || {
-        let (ours, mut theirs) = StdStream::pair()?;
-        theirs.write_all(&hello_line(PROTOCOL + 1))?;
-        Ok(ours)
+        let (client, mut daemon) = StdStream::pair()?;
+        daemon.write_all(&hello_line(PROTOCOL + 1))?;
+        Ok(client)
     };
     let error = connect_with_restart_grace(&dial, QUICK).await.unwrap_err();
     assert!(matches!(error, CallError::Skew { theirs, .. } if theirs == PROTOCOL + 1));
@@ -176,16 +176,16 @@ async fn another_protocol_version_is_an_error() {
 async fn a_connection_can_be_turned_into_one_that_carries_http() {
     let peer = Mutex::new(None);
     let dial = || {
-        let (ours, mut theirs) = StdStream::pair()?;
-        theirs.write_all(&hello_line(PROTOCOL))?;
-        theirs.write_all(b"{\"ok\":null}\n")?;
-        *peer.lock().unwrap() = Some(theirs);
-        Ok(ours)
+        let (client, mut daemon) = StdStream::pair()?;
+        daemon.write_all(&hello_line(PROTOCOL))?;
+        daemon.write_all(b"{\"ok\":null}\n")?;
+        *peer.lock().unwrap() = Some(daemon);
+        Ok(client)
     };
     let connection = connect_with_restart_grace(&dial, QUICK).await.unwrap();
     let mut stream = connection.http("time".parse().unwrap()).await.unwrap();
-    let mut theirs = peer.lock().unwrap().take().unwrap();
-    theirs.write_all(b"HTTP/1.1").unwrap();
+    let mut daemon = peer.lock().unwrap().take().unwrap();
+    daemon.write_all(b"HTTP/1.1").unwrap();
     let mut text = [0; 8];
     stream.read_exact(&mut text).await.unwrap();
     assert_eq!(&text, b"HTTP/1.1");
@@ -194,12 +194,12 @@ async fn a_connection_can_be_turned_into_one_that_carries_http() {
 #[tokio::test]
 async fn an_incomplete_answer_is_an_error() {
     let dial = || {
-        let (ours, mut theirs) = StdStream::pair()?;
-        theirs.write_all(&hello_line(PROTOCOL))?;
-        theirs.write_all(b"{\"ok\":[")?;
+        let (client, mut daemon) = StdStream::pair()?;
+        daemon.write_all(&hello_line(PROTOCOL))?;
+        daemon.write_all(b"{\"ok\":[")?;
         // It disconnects when it has the request.
-        std::thread::spawn(move || theirs.read(&mut [0; 64]));
-        Ok(ours)
+        std::thread::spawn(move || daemon.read(&mut [0; 64]));
+        Ok(client)
     };
     let connection = connect_with_restart_grace(&dial, QUICK).await.unwrap();
     let error = connection.call::<Vec<u8>>(&Request::List).await.unwrap_err();
@@ -209,9 +209,9 @@ async fn an_incomplete_answer_is_an_error() {
 #[tokio::test]
 async fn a_request_that_could_not_be_written_was_not_sent() {
     let dial = || {
-        let (ours, mut theirs) = StdStream::pair()?;
-        theirs.write_all(&hello_line(PROTOCOL))?;
-        Ok(ours)
+        let (client, mut daemon) = StdStream::pair()?;
+        daemon.write_all(&hello_line(PROTOCOL))?;
+        Ok(client)
     };
     let connection = connect_with_restart_grace(&dial, QUICK).await.unwrap();
     let error = connection.call::<Vec<u8>>(&Request::List).await.unwrap_err();

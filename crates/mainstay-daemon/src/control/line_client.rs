@@ -67,9 +67,9 @@ impl Connector for InProcess {
     fn connect(&self) -> Connecting<'_> {
         Box::pin(async {
             let failed = |error: io::Error| ConnectError::Final(error.into());
-            let (ours, theirs) = UnixStream::pair().map_err(failed)?;
-            self.0.send(theirs).await.map_err(|_| ConnectError::Absent)?;
-            Ok(ours)
+            let (client, server) = UnixStream::pair().map_err(failed)?;
+            self.0.send(server).await.map_err(|_| ConnectError::Absent)?;
+            Ok(client)
         })
     }
 }

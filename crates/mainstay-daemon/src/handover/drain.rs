@@ -91,8 +91,13 @@ impl Drain {
                 registry.abandon();
                 service.context.engines.abandon();
                 // The new daemon has to know of these calls before it serves.
-                let mark = relay::Mark::set(&service.instance.run_dir, !self.relayed.is_empty());
-                self.daemon.relay_mark = Some(mark);
+                if !self.relayed.is_empty() {
+                    let mark = relay::set_mark(&service.instance.run_dir);
+                    let mark = mark.inspect_err(|error| {
+                        tracing::warn!(%error, "cannot mark the calls that this daemon finishes; their answers are lost");
+                    });
+                    self.daemon.relay_mark = mark.ok();
+                }
                 report(&holder, &self.daemon.exe).await?;
                 holder.close_copies();
             }

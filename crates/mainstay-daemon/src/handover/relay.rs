@@ -44,32 +44,18 @@ struct Line {
     news: RelayNews,
 }
 
-/// Marks for later daemons that this one finishes calls, until it is dropped.
-pub(crate) struct Mark(
-    #[expect(dead_code, reason = "it is locked until it is dropped")] Option<File>,
-);
+/// Marks for later daemons that this one finishes calls, until the file is closed.
+pub(crate) fn set_mark(run_dir: &Path) -> io::Result<File> {
+    let file = open_mark(run_dir)?;
+    flock(&file, FlockOperation::LockShared)?;
+    Ok(file)
+}
 
-impl Mark {
-    /// Sets it if there are such calls. On a full disk it cannot be set, and their answers are lost.
-    pub(crate) fn set(run_dir: &Path, is_needed: bool) -> Self {
-        let locked = || {
-            let file = open_mark(run_dir)?;
-            flock(&file, FlockOperation::LockShared)?;
-            io::Result::Ok(file)
-        };
-        let file = if is_needed { locked().map(Some) } else { Ok(None) };
-        Self(file.unwrap_or_else(|error| {
-            tracing::warn!(%error, "cannot mark the calls that this daemon finishes; their answers are lost");
-            None
-        }))
-    }
-
-    /// Whether a living daemon has set it.
-    pub(crate) fn is_set(run_dir: &Path) -> bool {
-        let free = open_mark(run_dir)
-            .and_then(|file| Ok(flock(&file, FlockOperation::NonBlockingLockExclusive)?));
-        free.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
-    }
+/// Whether a running daemon has set the mark.
+pub(crate) fn is_marked(run_dir: &Path) -> bool {
+    let free = open_mark(run_dir)
+        .and_then(|file| Ok(flock(&file, FlockOperation::NonBlockingLockExclusive)?));
+    free.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
 fn open_mark(run_dir: &Path) -> io::Result<File> {

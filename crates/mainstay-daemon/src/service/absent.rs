@@ -1,4 +1,4 @@
-//! Errors about servers that do not exist, or no longer.
+//! Errors about servers that do not exist, or were removed.
 //!
 //! The event log outlives a server, so the error for a removed one says when and how it was removed.
 

@@ -170,14 +170,14 @@ mod tests {
                 restart_state,
                 last_end,
             };
-            let noted = Progress::of(wall, &past, clocks, "boot");
-            let text = serde_json::to_string(&noted).unwrap();
-            let noted: Progress = serde_json::from_str(&text).unwrap();
+            let stored = Progress::of(wall, &past, clocks, "boot");
+            let text = serde_json::to_string(&stored).unwrap();
+            let stored: Progress = serde_json::from_str(&text).unwrap();
             let later = Clocks { now: now + 5 * second, wall: wall + 5 * second };
-            assert_eq!(noted.past(wall, later), Some(past));
-            assert_eq!(noted.past(wall + second, later), None, "another server");
-            assert!(noted.is_of_earlier_boot("next boot") && !noted.is_of_earlier_boot("boot"));
-            assert!(!noted.is_of_earlier_boot(""), "it cannot be read");
+            assert_eq!(stored.past(wall, later), Some(past));
+            assert_eq!(stored.past(wall + second, later), None, "another server");
+            assert!(stored.is_of_earlier_boot("next boot") && !stored.is_of_earlier_boot("boot"));
+            assert!(!stored.is_of_earlier_boot(""), "it cannot be read");
         }
     }
 }
