@@ -22,4 +22,4 @@ pub mod table;
 pub use ledger::Purpose;
 pub use quarantine::QuarantineReason;
 pub use registrar::{Change, ClientError, Registrar, Status};
-pub use table::{Client, Environment, Machine, Os, Target, clients, variables};
+pub use table::{Client, Machine, Target, clients, variables};

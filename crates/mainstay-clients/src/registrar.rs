@@ -259,7 +259,7 @@ impl Registrar {
     }
 
     pub fn locate(&self, client: &Client) -> Located {
-        self.machine.look(|host| client.locate(host))
+        client.locate(&self.machine)
     }
 
     fn records_in(&self, client: &Client, file: &Path) -> Result<Vec<Record>, ClientError> {

@@ -1,8 +1,7 @@
 //! The AI clients as data: where each keeps its servers, what an entry looks like, and how to detect that it is
 //! installed.
 //!
-//! Everything that differs between clients is in its row; no code depends on a client's name. Rows are resolved in an
-//! [`Environment`] that is passed in, so the rows of every system can be tested on any system.
+//! Everything that differs between clients is in its row; no code depends on a client's name.
 
 mod entry;
 mod locate;
@@ -14,7 +13,7 @@ use std::time::Duration;
 use crate::edit::Format;
 
 pub use entry::{Entry, OnlyStdio, Target};
-pub use locate::{Environment, Located, Machine, Presence};
+pub use locate::{Located, Machine, Presence};
 
 pub fn clients() -> &'static [Client] {
     rows::CLIENTS
@@ -23,8 +22,7 @@ pub fn clients() -> &'static [Client] {
 /// The environment variables on which paths of files depend, each once.
 pub fn variables() -> impl Iterator<Item = &'static str> {
     let paths = clients().iter().flat_map(Client::paths);
-    let names: BTreeSet<_> =
-        paths.flat_map(|template| template.root.variables()).flatten().collect();
+    let names: BTreeSet<_> = paths.filter_map(|template| template.root.variable()).collect();
     names.into_iter()
 }
 
@@ -37,7 +35,7 @@ pub struct Client {
     /// The file it reads if a variable is set. The first one whose variable is set applies.
     pub overrides: &'static [PathTemplate],
     /// The files it reads otherwise. The first one that [applies](Candidate::applies_if) is used; if none does, the
-    /// first one for this system is created.
+    /// first one is created.
     pub files: &'static [Candidate],
     pub format: Format,
     /// Where in the file its servers are.
@@ -83,35 +81,23 @@ impl Client {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Os {
-    /// Linux and similar systems.
-    Linux,
-    MacOs,
-    Windows,
-}
-
 /// Where a path begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Root {
     Home,
-    /// The directory for settings of applications: `$XDG_CONFIG_HOME` or `~/.config`, `~/Library/Application Support`,
-    /// `%APPDATA%`.
-    App,
-    /// `$XDG_CONFIG_HOME` or `~/.config`, on every system.
-    Xdg,
+    /// `$XDG_CONFIG_HOME` or `~/.config`.
+    Config,
     /// The value of a variable. If it is not set, or not absolute, the path does not exist.
     Variable(&'static str),
 }
 
 impl Root {
-    /// The variables that it depends on, on any system.
-    fn variables(self) -> [Option<&'static str>; 2] {
+    /// The variable that it depends on.
+    fn variable(self) -> Option<&'static str> {
         match self {
-            Self::Home => [None, None],
-            Self::App => [Some("XDG_CONFIG_HOME"), Some("APPDATA")],
-            Self::Xdg => [Some("XDG_CONFIG_HOME"), None],
-            Self::Variable(name) => [Some(name), None],
+            Self::Home => None,
+            Self::Config => Some("XDG_CONFIG_HOME"),
+            Self::Variable(name) => Some(name),
         }
     }
 }
@@ -120,10 +106,8 @@ impl Root {
 #[derive(Debug, Clone, Copy)]
 pub struct PathTemplate {
     pub root: Root,
-    /// The rest, separated by `/`; empty for the root itself.
+    /// The rest; empty for the root itself.
     pub path: &'static str,
-    /// The systems on which it exists.
-    pub systems: &'static [Os],
 }
 
 /// A file from which a client may read its servers.
@@ -235,19 +219,18 @@ mod tests {
     }
 
     #[test]
-    fn every_client_has_a_file_on_every_system() {
+    fn every_client_has_a_file() {
         for client in clients() {
-            for os in [Os::Linux, Os::MacOs, Os::Windows] {
-                let for_os = |candidate: &Candidate| candidate.file.systems.contains(&os);
-                assert!(client.files.iter().any(for_os), "{}: no file on {os:?}", client.id);
-            }
+            let is_fixed =
+                |candidate: &Candidate| !matches!(candidate.file.root, Root::Variable(_));
+            assert!(client.files.iter().any(is_fixed), "{}: no file", client.id);
         }
     }
 
     #[test]
     fn every_variable_is_named_once() {
         let names: Vec<_> = variables().collect();
-        for name in ["APPDATA", "CLINE_MCP_SETTINGS_PATH", "CODEX_HOME", "XDG_CONFIG_HOME"] {
+        for name in ["CLINE_MCP_SETTINGS_PATH", "CODEX_HOME", "XDG_CONFIG_HOME"] {
             assert_eq!(names.iter().filter(|one| **one == name).count(), 1, "{names:?}");
         }
         assert!(!names.contains(&"PATH"));

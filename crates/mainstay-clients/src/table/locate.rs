@@ -1,24 +1,11 @@
-//! Where a client's file is, and whether the client is installed: pure functions of the environment.
+//! Where a client's file is, and whether the client is installed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-use super::{Client, Evidence, Os, PathTemplate, Root};
-
-/// What locating a client depends on.
-#[derive(Clone, Copy)]
-pub struct Environment<'a> {
-    pub os: Os,
-    pub home: &'a Path,
-    /// Returns the value of an environment variable of the user.
-    pub env: &'a dyn Fn(&str) -> Option<String>,
-    /// Whether a file or directory exists.
-    pub exists: &'a dyn Fn(&Path) -> bool,
-    /// Whether a program is on the search path.
-    pub on_path: &'a dyn Fn(&str) -> bool,
-}
+use super::{Client, Evidence, PathTemplate, Root};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Located {
@@ -38,87 +25,41 @@ pub enum Presence {
 }
 
 impl Client {
-    pub fn locate(&self, host: &Environment<'_>) -> Located {
-        let file = self.file(host);
-        let exists = (host.exists)(&file);
-        let presence = match self.evidence_found(host, &file, exists) {
-            Some(why) => Presence::Installed { why },
-            None => Presence::NotInstalled,
-        };
+    pub fn locate(&self, machine: &Machine) -> Located {
+        let file = self.file(machine);
+        let exists = file.exists();
+        let found = if exists { Some(exists_text(&file)) } else { self.evidence_found(machine) };
+        let presence = found.map_or(Presence::NotInstalled, |why| Presence::Installed { why });
         Located { file, exists, presence }
     }
 
-    fn file(&self, host: &Environment<'_>) -> PathBuf {
-        let said = self.overrides.iter().find_map(|template| host.resolve(*template));
-        let there = || {
+    fn file(&self, machine: &Machine) -> PathBuf {
+        let resolve = |template| machine.resolve(template);
+        let set = self.overrides.iter().copied().find_map(resolve);
+        let present = || {
             self.files.iter().find_map(|candidate| {
-                let applies_if = host.resolve(candidate.applies_if)?;
-                (host.exists)(&applies_if).then(|| host.resolve(candidate.file))?
+                resolve(candidate.applies_if)?.exists().then(|| resolve(candidate.file))?
             })
         };
-        let first = || self.files.iter().find_map(|candidate| host.resolve(candidate.file));
-        said.or_else(there).or_else(first).expect("every client has a file on every system")
+        let first = || self.files.iter().find_map(|candidate| resolve(candidate.file));
+        set.or_else(present).or_else(first).expect("every client has a file")
     }
 
-    fn evidence_found(&self, host: &Environment<'_>, file: &Path, exists: bool) -> Option<String> {
-        if exists {
-            return Some(format!("{} exists", file.display()));
-        }
+    fn evidence_found(&self, machine: &Machine) -> Option<String> {
         self.evidence.iter().find_map(|evidence| match evidence {
             Evidence::Path(template) => {
-                let path = host.resolve(*template).filter(|path| (host.exists)(path))?;
-                Some(format!("{} exists", path.display()))
+                let path = machine.resolve(*template)?;
+                path.exists().then(|| exists_text(&path))
             }
             Evidence::Program(name) => {
-                (host.on_path)(name).then(|| format!("`{name}` is on the search path"))
+                machine.finds(name).then(|| format!("`{name}` is on the search path"))
             }
         })
     }
 }
 
-impl Environment<'_> {
-    /// The path, if it is for this system and its root exists.
-    fn resolve(&self, template: PathTemplate) -> Option<PathBuf> {
-        if !template.systems.contains(&self.os) {
-            return None;
-        }
-        let mut path = self.root(template.root)?;
-        path.extend(template.path.split('/').filter(|part| !part.is_empty()));
-        Some(path)
-    }
-
-    fn root(&self, root: Root) -> Option<PathBuf> {
-        match (root, self.os) {
-            (Root::Home, _) => Some(self.home.to_owned()),
-            (Root::App, Os::MacOs) => Some(self.home.join("Library").join("Application Support")),
-            (Root::App, Os::Windows) => {
-                let usual = || self.home.join("AppData").join("Roaming");
-                Some(self.variable("APPDATA").unwrap_or_else(usual))
-            }
-            (Root::App, Os::Linux) | (Root::Xdg, _) => {
-                let usual = || self.home.join(".config");
-                Some(self.variable("XDG_CONFIG_HOME").unwrap_or_else(usual))
-            }
-            (Root::Variable(name), _) => self.variable(name),
-        }
-    }
-
-    /// A path from the environment. A relative one depends on the client's working directory, which is unknown.
-    fn variable(&self, name: &str) -> Option<PathBuf> {
-        let value = (self.env)(name)?;
-        is_absolute(self.os, &value).then(|| PathBuf::from(value))
-    }
-}
-
-/// Whether a path is absolute on a system, which may differ from the current one.
-fn is_absolute(os: Os, path: &str) -> bool {
-    match os {
-        Os::Linux | Os::MacOs => path.starts_with('/'),
-        Os::Windows => {
-            path.starts_with(r"\\")
-                || matches!(path.as_bytes(), [drive, b':', b'\\' | b'/', ..] if drive.is_ascii_alphabetic())
-        }
-    }
+fn exists_text(path: &Path) -> String {
+    format!("{} exists", path.display())
 }
 
 /// A user on this machine. The caller reads the environment once.
@@ -129,15 +70,21 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Calls `look` with the environment of this machine.
-    pub fn look<T>(&self, look: impl FnOnce(&Environment<'_>) -> T) -> T {
-        look(&Environment {
-            os: if cfg!(target_os = "macos") { Os::MacOs } else { Os::Linux },
-            home: &self.home,
-            env: &|name| self.env.get(name).cloned(),
-            exists: &Path::exists,
-            on_path: &|program| self.finds(program),
-        })
+    /// The path, if its root exists.
+    fn resolve(&self, template: PathTemplate) -> Option<PathBuf> {
+        let root = match template.root {
+            Root::Home => self.home.clone(),
+            Root::Config => {
+                self.variable("XDG_CONFIG_HOME").unwrap_or_else(|| self.home.join(".config"))
+            }
+            Root::Variable(name) => self.variable(name)?,
+        };
+        Some(if template.path.is_empty() { root } else { root.join(template.path) })
+    }
+
+    /// A path from the environment. A relative one depends on the client's working directory, which is unknown.
+    fn variable(&self, name: &str) -> Option<PathBuf> {
+        self.env.get(name).map(PathBuf::from).filter(|path| path.is_absolute())
     }
 
     fn finds(&self, program: &str) -> bool {
@@ -154,188 +101,121 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
+    use tempfile::TempDir;
+
     use super::*;
 
-    /// Checks where a client's file is, given variables and what exists.
+    /// Checks where a client's file is, given variables and what exists. Paths are below a directory of the test, and
+    /// `~` is the home there; a name without a slash is a program on the search path.
     #[track_caller]
-    fn check(os: Os, id: &str, env: &[(&str, &str)], there: &[&str], file: &str, installed: bool) {
-        let located = locate(os, id, env, there);
-        assert_eq!(located.file, Path::new(file), "{id}");
+    fn check(id: &str, env: &[(&str, &str)], present: &[&str], file: &str, installed: bool) {
+        let (root, located) = locate(id, env, present);
+        assert_eq!(located.file, at(root.path(), file), "{id}");
         assert_eq!(located.presence != Presence::NotInstalled, installed, "{id}: {located:?}");
-        assert_eq!(located.exists, there.contains(&file), "{id}");
+        assert_eq!(located.exists, present.contains(&file), "{id}");
     }
 
-    fn locate(os: Os, id: &str, env: &[(&str, &str)], there: &[&str]) -> Located {
-        let home = match os {
-            Os::Linux => "/home/ann",
-            Os::MacOs => "/Users/ann",
-            Os::Windows => r"C:\Users\ann",
-        };
-        let host = Environment {
-            os,
-            home: Path::new(home),
-            env: &|name| {
-                env.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
-            },
-            exists: &|path| there.iter().any(|there| Path::new(there) == path),
-            on_path: &|program| there.contains(&program),
-        };
-        Client::by_id(id).expect("a known client").locate(&host)
+    fn locate(id: &str, env: &[(&str, &str)], present: &[&str]) -> (TempDir, Located) {
+        let root = tempfile::tempdir().unwrap();
+        for path in present {
+            let path = at(root.path(), path);
+            let is_file = path.extension().is_some_and(|extension| extension != "claude-dev");
+            if is_file || path.starts_with(at(root.path(), "/bin")) {
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(&path, "").unwrap();
+                fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+            } else {
+                fs::create_dir_all(path).unwrap();
+            }
+        }
+        let set = env.iter().map(|(name, value)| {
+            let value = if value.starts_with('/') { at(root.path(), value) } else { value.into() };
+            ((*name).to_owned(), value.to_str().unwrap().to_owned())
+        });
+        let bin = at(root.path(), "/bin").to_str().unwrap().to_owned();
+        let env = set.chain([("PATH".to_owned(), bin)]).collect();
+        let machine = Machine { home: at(root.path(), "~"), env };
+        let located = Client::by_id(id).expect("a known client").locate(&machine);
+        (root, located)
+    }
+
+    fn at(root: &Path, path: &str) -> PathBuf {
+        match path.split_once('/') {
+            Some(("~", rest)) => root.join("home/ann").join(rest),
+            Some(("", rest)) => root.join(rest),
+            _ if path == "~" => root.join("home/ann"),
+            _ => root.join("bin").join(path),
+        }
     }
 
     #[test]
-    fn every_row_has_its_place_on_each_system() {
-        let rows = [
-            ("cursor", "~/.cursor/mcp.json", "~/.cursor/mcp.json", "~/.cursor/mcp.json"),
-            (
-                "vscode",
-                "{c}/Code/User/mcp.json",
-                "{a}/Code/User/mcp.json",
-                "{w}/Code/User/mcp.json",
-            ),
-            (
-                "vscode-insiders",
-                "{c}/Code - Insiders/User/mcp.json",
-                "{a}/Code - Insiders/User/mcp.json",
-                "{w}/Code - Insiders/User/mcp.json",
-            ),
-            (
-                "vscode-server",
-                "~/.vscode-server/data/User/mcp.json",
-                "~/.vscode-server/data/User/mcp.json",
-                "~/.vscode-server/data/User/mcp.json",
-            ),
-            (
-                "cline",
-                "~/.cline/data/settings/cline_mcp_settings.json",
-                "~/.cline/data/settings/cline_mcp_settings.json",
-                "~/.cline/data/settings/cline_mcp_settings.json",
-            ),
-            ("claude-code", "~/.claude.json", "~/.claude.json", "~/.claude.json"),
-            (
-                "claude-desktop",
-                "{c}/Claude/claude_desktop_config.json",
-                "{a}/Claude/claude_desktop_config.json",
-                "{w}/Claude/claude_desktop_config.json",
-            ),
-            ("codex", "~/.codex/config.toml", "~/.codex/config.toml", "~/.codex/config.toml"),
-            (
-                "opencode",
-                "{c}/opencode/opencode.jsonc",
-                "{c}/opencode/opencode.jsonc",
-                "{c}/opencode/opencode.jsonc",
-            ),
-            ("zed", "{c}/zed/settings.json", "{c}/zed/settings.json", "{w}/Zed/settings.json"),
-            (
-                "devin",
-                "{c}/devin/mcp_config.json",
-                "{c}/devin/mcp_config.json",
-                "{w}/devin/mcp_config.json",
-            ),
-        ];
-        for (id, linux, mac, windows) in rows {
-            for (os, home, row) in [
-                (Os::Linux, "/home/ann", linux),
-                (Os::MacOs, "/Users/ann", mac),
-                (Os::Windows, r"C:\Users\ann", windows),
-            ] {
-                let file = row
-                    .replace("{c}", "~/.config")
-                    .replace("{a}", "~/Library/Application Support")
-                    .replace("{w}", "~/AppData/Roaming")
-                    .replace('~', home);
-                check(os, id, &[], &[], &file, false);
-            }
+    fn every_client_has_its_file() {
+        for (id, file) in [
+            ("cursor", "~/.cursor/mcp.json"),
+            ("vscode", "~/.config/Code/User/mcp.json"),
+            ("vscode-insiders", "~/.config/Code - Insiders/User/mcp.json"),
+            ("vscode-server", "~/.vscode-server/data/User/mcp.json"),
+            ("cline", "~/.cline/data/settings/cline_mcp_settings.json"),
+            ("claude-code", "~/.claude.json"),
+            ("claude-desktop", "~/.config/Claude/claude_desktop_config.json"),
+            ("codex", "~/.codex/config.toml"),
+            ("opencode", "~/.config/opencode/opencode.jsonc"),
+            ("zed", "~/.config/zed/settings.json"),
+            ("devin", "~/.config/devin/mcp_config.json"),
+        ] {
+            check(id, &[], &[], file, false);
         }
     }
 
     #[test]
     fn variables_move_files_if_they_name_an_absolute_path() {
-        check(Os::Linux, "codex", &[("CODEX_HOME", "/x")], &[], "/x/config.toml", false);
-        check(
-            Os::Linux,
-            "codex",
-            &[("CODEX_HOME", "x")],
-            &[],
-            "/home/ann/.codex/config.toml",
-            false,
-        );
-        check(
-            Os::Linux,
-            "codex",
-            &[("CODEX_HOME", "")],
-            &[],
-            "/home/ann/.codex/config.toml",
-            false,
-        );
-        check(
-            Os::Linux,
-            "copilot-cli",
-            &[("COPILOT_HOME", "/x")],
-            &[],
-            "/x/mcp-config.json",
-            false,
-        );
-        check(
-            Os::Linux,
-            "claude-code",
-            &[("CLAUDE_CONFIG_DIR", "/x")],
-            &[],
-            "/x/.claude.json",
-            false,
-        );
-        check(
-            Os::Linux,
-            "vscode",
-            &[("XDG_CONFIG_HOME", "/x")],
-            &[],
-            "/x/Code/User/mcp.json",
-            false,
-        );
-        let roaming = [("APPDATA", r"D:\roam")];
-        check(Os::Windows, "vscode", &roaming, &[], r"D:\roam/Code/User/mcp.json", false);
+        check("codex", &[("CODEX_HOME", "/x")], &[], "/x/config.toml", false);
+        check("codex", &[("CODEX_HOME", "x")], &[], "~/.codex/config.toml", false);
+        check("codex", &[("CODEX_HOME", "")], &[], "~/.codex/config.toml", false);
+        check("copilot-cli", &[("COPILOT_HOME", "/x")], &[], "/x/mcp-config.json", false);
+        check("claude-code", &[("CLAUDE_CONFIG_DIR", "/x")], &[], "/x/.claude.json", false);
+        check("vscode", &[("XDG_CONFIG_HOME", "/x")], &[], "/x/Code/User/mcp.json", false);
         let both = [("CLINE_DIR", "/d"), ("CLINE_MCP_SETTINGS_PATH", "/f.json")];
-        check(Os::Linux, "cline", &both, &["/f.json"], "/f.json", true);
+        check("cline", &both, &["/f.json"], "/f.json", true);
         let flatpak = [("FLATPAK_XDG_CONFIG_HOME", "/flat")];
-        check(Os::Linux, "zed", &flatpak, &[], "/flat/zed/settings.json", false);
-        check(Os::MacOs, "zed", &flatpak, &[], "/Users/ann/.config/zed/settings.json", false);
+        check("zed", &flatpak, &[], "/flat/zed/settings.json", false);
     }
 
     #[test]
-    fn cline_is_met_in_the_file_it_reads() {
-        let new = "/home/ann/.cline/data/settings/cline_mcp_settings.json";
-        let dir = "/home/ann/.config/Code/User/globalStorage/saoudrizwan.claude-dev";
+    fn cline_uses_the_file_that_it_reads() {
+        let new = "~/.cline/data/settings/cline_mcp_settings.json";
+        let dir = "~/.config/Code/User/globalStorage/saoudrizwan.claude-dev";
         let legacy = format!("{dir}/settings/cline_mcp_settings.json");
-        check(Os::Linux, "cline", &[], &["/home/ann/.cline/data", dir, &legacy], new, true);
-        check(Os::Linux, "cline", &[], &[dir, &legacy], &legacy, true);
-        check(Os::Linux, "cline", &[], &[dir], &legacy, true);
-        check(Os::Linux, "cline", &[], &["/home/ann/.cline"], new, false);
+        check("cline", &[], &["~/.cline/data", dir, &legacy], new, true);
+        check("cline", &[], &[dir, &legacy], &legacy, true);
+        check("cline", &[], &[dir], &legacy, true);
+        check("cline", &[], &["~/.cline"], new, false);
     }
 
     #[test]
-    fn of_opencodes_files_the_first_that_exists_is_the_one() {
+    fn opencode_uses_the_first_file_that_exists() {
         let [jsonc, json, old] = ["opencode.jsonc", "opencode.json", "config.json"]
-            .map(|name| format!("/home/ann/.config/opencode/{name}"));
-        check(Os::Linux, "opencode", &[], &[&old], &old, true);
-        check(Os::Linux, "opencode", &[], &[&old, &json], &json, true);
-        check(Os::Linux, "opencode", &[], &[&old, &json, &jsonc], &jsonc, true);
-        check(Os::Linux, "opencode", &[], &["opencode"], &jsonc, true);
+            .map(|name| format!("~/.config/opencode/{name}"));
+        check("opencode", &[], &[&old], &old, true);
+        check("opencode", &[], &[&old, &json], &json, true);
+        check("opencode", &[], &[&old, &json, &jsonc], &jsonc, true);
+        check("opencode", &[], &["opencode"], &jsonc, true);
     }
 
     #[test]
-    fn the_directory_that_gemini_shares_does_not_show_it() {
-        let file = "/home/ann/.gemini/settings.json";
-        check(Os::Linux, "gemini-cli", &[], &["/home/ann/.gemini"], file, false);
-        check(Os::Linux, "gemini-cli", &[], &["/home/ann/.gemini", file], file, true);
-        check(Os::Linux, "gemini-cli", &[], &["gemini"], file, true);
+    fn the_directory_that_gemini_shares_is_not_evidence() {
+        let file = "~/.gemini/settings.json";
+        check("gemini-cli", &[], &["~/.gemini"], file, false);
+        check("gemini-cli", &[], &["~/.gemini", file], file, true);
+        check("gemini-cli", &[], &["gemini"], file, true);
     }
 
     #[test]
-    fn people_are_told_what_shows_a_client() {
-        let by_directory = locate(Os::Linux, "cursor", &[], &["/home/ann/.cursor"]);
-        let why = "/home/ann/.cursor exists".to_owned();
+    fn the_evidence_is_reported() {
+        let (root, by_directory) = locate("cursor", &[], &["~/.cursor"]);
+        let why = format!("{} exists", at(root.path(), "~/.cursor").display());
         assert_eq!(by_directory.presence, Presence::Installed { why });
-        let by_program = locate(Os::Linux, "cursor", &[], &["cursor"]);
+        let (_root, by_program) = locate("cursor", &[], &["cursor"]);
         let why = "`cursor` is on the search path".to_owned();
         assert_eq!(by_program.presence, Presence::Installed { why });
     }
@@ -349,7 +229,7 @@ mod tests {
             home: dir.path().to_owned(),
             env: BTreeMap::from([("PATH".to_owned(), path)]),
         };
-        let found = || machine.look(|host| (host.on_path)("cursor"));
+        let found = || machine.finds("cursor");
         assert!(!found());
         fs::write(&program, "").unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o644)).unwrap();

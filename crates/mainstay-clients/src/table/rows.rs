@@ -3,14 +3,12 @@
 use std::time::Duration;
 
 use super::{
-    Candidate, Client, Evidence, Keys, LockProtocol, Os, PathTemplate, Refresh, Root, Slot,
-    Template,
+    Candidate, Client, Evidence, Keys, LockProtocol, PathTemplate, Refresh, Root, Slot, Template,
 };
 use crate::edit::Format;
 
 use Evidence::{Path, Program};
 
-const EVERYWHERE: &[Os] = &[Os::Linux, Os::MacOs, Os::Windows];
 const MCP_SERVERS: Keys = Keys::At(&["mcpServers"]);
 
 const PLAIN_HTTP: Template = &[("url", Slot::Url)];
@@ -63,16 +61,16 @@ pub(super) const CLIENTS: &[Client] = &[
     Client {
         id: "vscode",
         product: "VS Code",
-        files: &[file(app("Code/User/mcp.json"))],
-        evidence: &[Path(app("Code/User")), Program("code")],
+        files: &[file(config("Code/User/mcp.json"))],
+        evidence: &[Path(config("Code/User")), Program("code")],
         refresh: Refresh::Harms("trial with 1.139.1: a running server was stopped and stayed so"),
         ..VSCODE
     },
     Client {
         id: "vscode-insiders",
         product: "VS Code Insiders",
-        files: &[file(app("Code - Insiders/User/mcp.json"))],
-        evidence: &[Path(app("Code - Insiders/User")), Program("code-insiders")],
+        files: &[file(config("Code - Insiders/User/mcp.json"))],
+        evidence: &[Path(config("Code - Insiders/User")), Program("code-insiders")],
         refresh: Refresh::Harms("the same program as VS Code"),
         ..VSCODE
     },
@@ -100,10 +98,10 @@ pub(super) const CLIENTS: &[Client] = &[
                 applies_if: home(".cline/data"),
             },
             Candidate {
-                file: app(
+                file: config(
                     "Code/User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
                 ),
-                applies_if: app("Code/User/globalStorage/saoudrizwan.claude-dev"),
+                applies_if: config("Code/User/globalStorage/saoudrizwan.claude-dev"),
             },
         ],
         // An entry with a URL and no type means SSE.
@@ -111,7 +109,7 @@ pub(super) const CLIENTS: &[Client] = &[
         owned: TYPED_OWNED,
         evidence: &[
             Path(home(".cline/data")),
-            Path(app("Code/User/globalStorage/saoudrizwan.claude-dev")),
+            Path(config("Code/User/globalStorage/saoudrizwan.claude-dev")),
         ],
         lock: Some(LockProtocol { has_marker: true, stale: Duration::from_secs(10) }),
         refresh: Refresh::Helps(
@@ -122,12 +120,12 @@ pub(super) const CLIENTS: &[Client] = &[
     Client {
         id: "roo-code",
         product: "Roo Code",
-        files: &[file(app(
+        files: &[file(config(
             "Code/User/globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json",
         ))],
         http: Some(&[("type", Slot::Text("streamable-http")), ("url", Slot::Url)]),
         owned: TYPED_OWNED,
-        evidence: &[Path(app("Code/User/globalStorage/rooveterinaryinc.roo-cline"))],
+        evidence: &[Path(config("Code/User/globalStorage/rooveterinaryinc.roo-cline"))],
         // It refreshes a lock that it holds only every 10 s.
         lock: Some(LockProtocol { has_marker: false, stale: Duration::from_secs(31) }),
         refresh: Refresh::Helps(
@@ -151,9 +149,9 @@ pub(super) const CLIENTS: &[Client] = &[
     Client {
         id: "claude-desktop",
         product: "Claude Desktop",
-        files: &[file(app("Claude/claude_desktop_config.json"))],
+        files: &[file(config("Claude/claude_desktop_config.json"))],
         http: None,
-        evidence: &[Path(app("Claude"))],
+        evidence: &[Path(config("Claude"))],
         refresh: Refresh::Useless("issue reports: it reads its file at start"),
         rejects_bom: true,
         ..USUAL
@@ -196,9 +194,9 @@ pub(super) const CLIENTS: &[Client] = &[
         id: "opencode",
         product: "OpenCode",
         files: &[
-            file(xdg("opencode/opencode.jsonc")),
-            file(xdg("opencode/opencode.json")),
-            file(xdg("opencode/config.json")),
+            file(config("opencode/opencode.jsonc")),
+            file(config("opencode/opencode.json")),
+            file(config("opencode/config.json")),
         ],
         format: Format::Jsonc,
         keys: Keys::Either {
@@ -209,28 +207,18 @@ pub(super) const CLIENTS: &[Client] = &[
         http: Some(&[("type", Slot::Text("remote")), ("url", Slot::Url)]),
         stdio: &[("type", Slot::Text("local")), ("command", Slot::CommandLine)],
         owned: &["type", "url", "command"],
-        evidence: &[Path(xdg("opencode")), Program("opencode")],
+        evidence: &[Path(config("opencode")), Program("opencode")],
         refresh: Refresh::Useless("trial: a session reads its file when it begins"),
         ..USUAL
     },
     Client {
         id: "zed",
         product: "Zed",
-        overrides: &[only(&[Os::Linux], variable("FLATPAK_XDG_CONFIG_HOME", "zed/settings.json"))],
-        files: &[
-            file(only(&[Os::Linux], xdg("zed/settings.json"))),
-            file(only(&[Os::MacOs], home(".config/zed/settings.json"))),
-            file(only(&[Os::Windows], app("Zed/settings.json"))),
-        ],
+        overrides: &[variable("FLATPAK_XDG_CONFIG_HOME", "zed/settings.json")],
+        files: &[file(config("zed/settings.json"))],
         format: Format::Jsonc,
         keys: Keys::At(&["context_servers"]),
-        evidence: &[
-            Path(only(&[Os::Linux], xdg("zed"))),
-            Path(only(&[Os::MacOs], home(".config/zed"))),
-            Path(only(&[Os::Windows], app("Zed"))),
-            Program("zed"),
-            Program("zeditor"),
-        ],
+        evidence: &[Path(config("zed")), Program("zed"), Program("zeditor")],
         refresh: Refresh::Helps(
             "source: it restarts the servers whose entries changed, and keeps a stale session otherwise (zed#57180)",
         ),
@@ -250,14 +238,8 @@ pub(super) const CLIENTS: &[Client] = &[
     Client {
         id: "devin",
         product: "Devin Desktop",
-        files: &[
-            file(only(&[Os::Linux, Os::MacOs], home(".config/devin/mcp_config.json"))),
-            file(only(&[Os::Windows], app("devin/mcp_config.json"))),
-        ],
-        evidence: &[
-            Path(only(&[Os::Linux, Os::MacOs], home(".config/devin"))),
-            Path(only(&[Os::Windows], app("devin"))),
-        ],
+        files: &[file(home(".config/devin/mcp_config.json"))],
+        evidence: &[Path(home(".config/devin"))],
         refresh: Refresh::Useless("documentation: it reads its file on Refresh"),
         ..USUAL
     },
@@ -301,23 +283,15 @@ pub(super) const CLIENTS: &[Client] = &[
 ];
 
 const fn home(path: &'static str) -> PathTemplate {
-    PathTemplate { root: Root::Home, path, systems: EVERYWHERE }
+    PathTemplate { root: Root::Home, path }
 }
 
-const fn app(path: &'static str) -> PathTemplate {
-    PathTemplate { root: Root::App, path, systems: EVERYWHERE }
-}
-
-const fn xdg(path: &'static str) -> PathTemplate {
-    PathTemplate { root: Root::Xdg, path, systems: EVERYWHERE }
+const fn config(path: &'static str) -> PathTemplate {
+    PathTemplate { root: Root::Config, path }
 }
 
 const fn variable(name: &'static str, path: &'static str) -> PathTemplate {
-    PathTemplate { root: Root::Variable(name), path, systems: EVERYWHERE }
-}
-
-const fn only(systems: &'static [Os], template: PathTemplate) -> PathTemplate {
-    PathTemplate { systems, ..template }
+    PathTemplate { root: Root::Variable(name), path }
 }
 
 /// A file that applies if it exists.

@@ -249,7 +249,7 @@ fn edit_until_killed(part: &str) -> ! {
     let [home, client, step] = part.split('\n').collect::<Vec<_>>()[..] else { panic!("{part}") };
     let home = Path::new(home);
     let machine = Machine { home: home.to_owned(), env: std::iter::empty().collect() };
-    let file = machine.look(|around| Client::by_id(client).unwrap().locate(around)).file;
+    let file = Client::by_id(client).unwrap().locate(&machine).file;
     let doomed = Doomed { file, left: AtomicU64::new(step.parse().unwrap()) };
     let registrar =
         Registrar::observed(home.parent().unwrap().join("state"), machine, Arc::new(doomed));

@@ -240,7 +240,7 @@ pub(super) fn missing(worker: &Worker, ids: &[String]) -> Option<String> {
     }
     ids.iter().find_map(|id| {
         let client = Client::by_id(id)?;
-        let located = machine(&worker.around).look(|around| client.locate(around));
+        let located = client.locate(&machine(&worker.around));
         match located.presence {
             Presence::Installed { .. } => None,
             Presence::NotInstalled => {
