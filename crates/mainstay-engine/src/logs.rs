@@ -8,12 +8,13 @@ mod lines;
 mod selection;
 
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mainstay_core::ServerName;
+use mainstay_hold::record::if_exists;
 use tokio::fs::File;
 use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
@@ -70,12 +71,7 @@ pub(crate) async fn open(
 /// Removes a server's log, with its rotated files.
 pub(crate) fn remove(dir: &Path, server: &ServerName) -> Result<(), EngineError> {
     for path in rotated(dir, server).chain([current(dir, server)]) {
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(EngineError::io("removing the log")(error));
-            }
-            Ok(()) | Err(_) => {}
-        }
+        if_exists(fs::remove_file(&path)).map_err(EngineError::io("removing the log"))?;
     }
     Ok(())
 }
@@ -134,14 +130,9 @@ async fn open_files(dir: &Path, server: &ServerName) -> io::Result<Vec<LogFile>>
 }
 
 async fn open_file(path: &Path) -> io::Result<Option<LogFile>> {
-    match File::open(path).await {
-        Ok(file) => {
-            let found = file.metadata().await?;
-            Ok(Some(LogFile { file, inode: found.ino(), length: found.len() }))
-        }
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
+    let Some(file) = if_exists(File::open(path).await)? else { return Ok(None) };
+    let found = file.metadata().await?;
+    Ok(Some(LogFile { file, inode: found.ino(), length: found.len() }))
 }
 
 /// Reads the files of a log and sends the selected lines.

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 
 /// The spawned tasks of one engine. Clones share them. Each ends by itself when its run, its
 /// connection or its reader is gone. Those that are left are aborted when the last clone is dropped, so a task must
@@ -33,6 +33,16 @@ pub(crate) async fn or_pending<F: Future>(future: Option<F>) -> F::Output {
     match future {
         Some(future) => future.await,
         None => std::future::pending().await,
+    }
+}
+
+/// Runs blocking work on a thread for it. A panic there continues here.
+pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await.map_err(JoinError::try_into_panic) {
+        Ok(done) => done,
+        Err(Ok(panic)) => std::panic::resume_unwind(panic),
+        // The runtime is shutting down, and with it the caller.
+        Err(Err(_)) => std::future::pending().await,
     }
 }
 

@@ -26,6 +26,7 @@ use rustix::io::Errno;
 
 use self::location::Facts;
 use self::record::Record;
+use crate::record::if_exists;
 use crate::tree::Process;
 use crate::{clock, procfs};
 
@@ -71,10 +72,8 @@ pub fn end_recorded(dir: &Path, limit: Duration) -> io::Result<bool> {
         Some(record) => record.cgroup.end(limit)?,
         None => false,
     };
-    match fs::remove_file(dir.join(CGROUP)) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        Ok(()) | Err(_) => Ok(killed),
-    }
+    if_exists(fs::remove_file(dir.join(CGROUP)))?;
+    Ok(killed)
 }
 
 /// Whether a run directory has the record of a cgroup, which may still exist. Such a directory must be kept for

@@ -15,6 +15,7 @@ use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use crate::procfs;
+use crate::record::if_exists;
 
 /// Lengths of `struct nlmsghdr`, of `struct inet_diag_req_v2` and of `struct inet_diag_msg`.
 const HEADER: usize = 16;
@@ -210,11 +211,9 @@ fn attribute(mut all: &[u8], wanted: u16) -> Option<u8> {
 /// Lists the sockets from `/proc`, which does not say whether an IPv6 socket refuses IPv4.
 fn tables(port: u16) -> io::Result<Vec<Listener>> {
     let mut listed = in_table(&fs::read_to_string("/proc/net/tcp")?, port);
-    match fs::read_to_string("/proc/net/tcp6") {
-        Ok(table) => listed.extend(in_table(&table, port)),
-        // A machine without IPv6.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
+    // It does not exist on a machine without IPv6.
+    if let Some(table) = if_exists(fs::read_to_string("/proc/net/tcp6"))? {
+        listed.extend(in_table(&table, port));
     }
     Ok(listed)
 }

@@ -15,6 +15,7 @@ use std::path::PathBuf;
 
 use crate::clock;
 use crate::launch::LogConfig;
+use crate::record::if_exists;
 
 const SMALLEST: u64 = 256;
 
@@ -117,10 +118,7 @@ impl Log {
     /// Begins a new file. If the old one cannot be moved away, it is emptied: the limit holds.
     fn rotate(&mut self) -> io::Result<()> {
         let moved = (1..=self.config.keep).rev().try_for_each(|number| {
-            match fs::rename(self.numbered(number - 1), self.numbered(number)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
-            }
+            if_exists(fs::rename(self.numbered(number - 1), self.numbered(number))).map(drop)
         });
         if self.config.keep == 0 || moved.is_err() {
             let open = self.opened()?;

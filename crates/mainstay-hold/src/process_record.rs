@@ -9,8 +9,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::{self, ErrorKind, Read};
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
@@ -25,20 +24,13 @@ pub const PROCESSES: &str = "processes";
 /// The maximum number of recorded processes.
 const MAX_PROCESSES: usize = 4096;
 
-/// Only this much of the file is read.
-const MAX_BYTES: u64 = 256 * 1024;
-
 /// How often the tree is scanned for new children before it is killed.
 const ROUNDS: usize = 32;
 
 /// The processes that a run directory records, if they were recorded since the last boot. Some may have ended.
 pub fn read(dir: &Path) -> io::Result<Vec<Process>> {
-    let mut text = String::new();
-    match File::open(dir.join(PROCESSES)) {
-        Ok(file) => file.take(MAX_BYTES).read_to_string(&mut text)?,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
+    let text = String::from_utf8(record::read_file(dir, PROCESSES)?.unwrap_or_default());
+    let text = text.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
     Ok(parse(&text, procfs::boot_id()?.trim()))
 }
 
@@ -100,6 +92,8 @@ fn parse(text: &str, boot: &str) -> Vec<Process> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::fs::File;
+    use std::io::ErrorKind;
     use std::os::fd::AsFd as _;
     use std::process::{Child, Command, Stdio};
 

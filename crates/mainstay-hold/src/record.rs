@@ -6,8 +6,8 @@
 //! `shim.pid` and `guard.pid` are dangling links whose target is the name: a short link takes no room on the disk, so a
 //! server can be started again on a full disk.
 
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
@@ -28,6 +28,9 @@ pub const GUARD: &str = "guard.pid";
 pub const EXIT: &str = "exit";
 
 const VERSION: u32 = 1;
+
+/// The part of a record that is read. None is longer.
+const MAX_BYTES: u64 = 256 * 1024;
 
 encoded! {
     /// How a run ended.
@@ -50,7 +53,7 @@ encoded! {
 
 /// The exit record of a run directory, if the run is over.
 pub fn read(dir: &Path) -> io::Result<Option<ExitRecord>> {
-    let Some(bytes) = read_if_there(&dir.join(EXIT))? else { return Ok(None) };
+    let Some(bytes) = read_file(dir, EXIT)? else { return Ok(None) };
     let record = ExitRecord::decode(&bytes);
     record.map(Some).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
 }
@@ -157,9 +160,18 @@ fn pid_link(dir: impl AsFd, path: &Path) -> io::Result<Option<String>> {
     }
 }
 
-fn read_if_there(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    match fs::read(path) {
-        Ok(bytes) => Ok(Some(bytes)),
+/// The content of a record, if it exists. Only the first part of a longer file is read.
+pub(crate) fn read_file(dir: &Path, name: &str) -> io::Result<Option<Vec<u8>>> {
+    let Some(file) = if_exists(File::open(dir.join(name)))? else { return Ok(None) };
+    let mut bytes = Vec::new();
+    file.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    Ok(Some(bytes))
+}
+
+/// Turns the error that something does not exist into `None`.
+pub fn if_exists<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(found) => Ok(Some(found)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
@@ -193,6 +205,7 @@ fn replace(
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use std::fs;
 
     use super::*;
 

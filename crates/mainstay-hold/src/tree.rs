@@ -72,28 +72,20 @@ impl Process {
     }
 }
 
-/// All living descendants of a process, in no order. Zombies are not among them.
-pub fn descendants(of: u32) -> io::Result<Vec<u32>> {
-    Ok(living(of)?.into_iter().map(|process| process.pid).collect())
-}
-
-/// Sends a signal to every living descendant of a process and says how many there were.
-pub fn kill_all(of: u32, signal: Signal) -> io::Result<usize> {
-    let found = living(of)?;
-    for process in &found {
-        // What may not be signalled is found again by the next scan.
+/// Sends a signal to every living descendant of a process.
+pub fn kill_all(of: u32, signal: Signal) -> io::Result<()> {
+    for process in living(of)? {
+        // A process that may not be signalled is found again by the next scan.
         let _forbidden = process.signal(signal);
     }
-    Ok(found.len())
+    Ok(())
 }
 
-/// The processes of our user whose environment holds this variable with a value that begins like
-/// this, with the whole value. Processes that cannot be read, and environments over 1 MiB, are left
-/// out.
+/// The processes of our user whose environment has this variable, with its value. Processes that cannot be read, and
+/// environments over 1 MiB, are left out.
 ///
-/// One call reads all of `/proc`, and each environment once. Async code should make it on a thread
-/// for blocking work, and only once for all the marks that share a prefix.
-pub fn find_marked(variable: &str, value_prefix: &[u8]) -> io::Result<Vec<(Process, Vec<u8>)>> {
+/// One call reads all of `/proc`, so async code should make it on a thread for blocking work.
+pub fn find_marked(variable: &str) -> io::Result<Vec<(Process, Vec<u8>)>> {
     let uid = rustix::process::geteuid().as_raw();
     let mut environ = Vec::new();
     let ours = procfs::pids()?
@@ -103,8 +95,7 @@ pub fn find_marked(variable: &str, value_prefix: &[u8]) -> io::Result<Vec<(Proce
             // process that has exited, and not one that has no mark.
             let process = Process::new(pid, procfs::stat(pid).ok()??);
             read_environ(pid, &mut environ)?;
-            let value = value_of(&environ, variable.as_bytes())?;
-            value.starts_with(value_prefix).then(|| (process, value.to_vec()))
+            Some((process, value_of(&environ, variable.as_bytes())?.to_vec()))
         });
     Ok(ours.collect())
 }
@@ -247,25 +238,24 @@ mod tests {
     fn a_child_is_found_by_parent_and_by_mark_and_ends_by_signal() {
         let mark = format!("instance-{}-7", std::process::id());
         let mut child = sleeper(&mark, &[]);
-        assert!(descendants(std::process::id()).unwrap().contains(&child.id()));
-        let prefix = format!("instance-{}-", std::process::id());
-        let marked = find_marked("HOLD_TEST_MARK", prefix.as_bytes()).unwrap();
-        assert!(marked.contains(&(process(&child), mark.into_bytes())), "{marked:?}");
-        assert!(find_marked("HOLD_TEST_MARK", b"other").unwrap().is_empty());
+        assert!(living(std::process::id()).unwrap().contains(&process(&child)));
+        let marked = find_marked("HOLD_TEST_MARK").unwrap();
+        assert!(marked.contains(&(process(&child), mark.clone().into_bytes())), "{marked:?}");
+        assert!(find_marked("HOLD_TEST_OTHER").unwrap().is_empty());
 
         let found = process(&child);
         assert_eq!(ancestors(child.id()).first(), Some(&std::process::id()));
         assert!(ancestors(1).is_empty());
         assert_eq!(program_of(child.id()).map(|name| name.is_empty()), Some(false));
         let value = variable_of(child.id(), "HOLD_TEST_MARK").unwrap();
-        assert!(value.starts_with(prefix.as_bytes()), "{value:?}");
+        assert_eq!(value, mark.as_bytes());
         let other = Process { started: found.started + 1, ..found };
         other.kill().unwrap();
         assert!(child.try_wait().unwrap().is_none(), "it is another process with that pid");
         found.kill().unwrap();
         child.wait().unwrap();
         found.kill().expect("what has ended needs no signal");
-        assert!(!descendants(std::process::id()).unwrap().contains(&child.id()));
+        assert!(!living(std::process::id()).unwrap().contains(&found));
     }
 
     #[test]
@@ -273,10 +263,10 @@ mod tests {
         let mark = format!("huge-{}", std::process::id());
         let padding = vec!["x".repeat(100_000); 11];
         let mut child = sleeper(&mark, &padding);
-        let found = find_marked("HOLD_TEST_MARK", mark.as_bytes()).unwrap();
+        let found = find_marked("HOLD_TEST_MARK").unwrap();
         process(&child).kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(found, []);
+        assert!(found.iter().all(|(_, value)| value != mark.as_bytes()), "{found:?}");
     }
 
     #[test]

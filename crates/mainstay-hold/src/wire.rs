@@ -164,7 +164,7 @@ encoded! {
     }
 }
 
-/// The types of the frames that are written and read without a copy. Type 6 was never sent.
+/// The types of the frames that are written or read without a copy. Type 6 was never sent.
 const WRITE: u8 = 4;
 const OUTPUT: u8 = 66;
 
@@ -179,14 +179,6 @@ impl<'a> Raw<'a> {
     }
 }
 
-/// Appends a [`ToShim::Write`] without building one.
-pub fn put_write(into: &mut Vec<u8>, id: u64, line: &[u8]) {
-    framed(into, WRITE, |out| {
-        id.put(out);
-        out.extend_from_slice(line);
-    });
-}
-
 /// Appends a [`FromShim::Output`] whose bytes come in two pieces, without building one.
 pub fn put_output(into: &mut Vec<u8>, offset: u64, (first, second): (&[u8], &[u8])) {
     framed(into, OUTPUT, |out| {
@@ -196,37 +188,17 @@ pub fn put_output(into: &mut Vec<u8>, offset: u64, (first, second): (&[u8], &[u8
     });
 }
 
-impl ToShim {
-    /// Appends the frame.
-    pub fn encode(&self, into: &mut Vec<u8>) {
+impl<M: Message> Frame for M {
+    fn encode(&self, into: &mut Vec<u8>) {
         framed(into, self.kind(), |out| self.put_fields(out));
     }
-}
 
-impl FromShim {
-    /// Appends the frame.
-    pub fn encode(&self, into: &mut Vec<u8>) {
-        framed(into, self.kind(), |out| self.put_fields(out));
-    }
-}
-
-impl Frame for ToShim {
-    fn decode(raw: Raw<'_>) -> Result<Option<Self>, WireError> {
-        decode(raw)
-    }
-}
-
-impl Frame for FromShim {
-    fn decode(raw: Raw<'_>) -> Result<Option<Self>, WireError> {
-        decode(raw)
-    }
-}
-
-fn decode<M: Message>(Raw { kind, payload }: Raw<'_>) -> Result<Option<M>, WireError> {
-    match M::take_fields(kind, &mut Reader::new(payload)) {
-        Ok(None) if kind < OPTIONAL => Err(WireError::UnknownType(kind)),
-        Ok(frame) => Ok(frame),
-        Err(source) => Err(WireError::Payload { kind, source }),
+    fn decode(Raw { kind, payload }: Raw<'_>) -> Result<Option<Self>, WireError> {
+        match Self::take_fields(kind, &mut Reader::new(payload)) {
+            Ok(None) if kind < OPTIONAL => Err(WireError::UnknownType(kind)),
+            Ok(frame) => Ok(frame),
+            Err(source) => Err(WireError::Payload { kind, source }),
+        }
     }
 }
 

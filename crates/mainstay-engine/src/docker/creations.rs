@@ -15,10 +15,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 
 use mainstay_core::ServerName;
+use mainstay_hold::record::if_exists;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::records::{self, Durability, blocking, read_all};
+use super::records::{self, Durability, read_all};
+use crate::tasks::blocking;
 
 const SUFFIX: &str = "creation";
 
@@ -170,10 +172,8 @@ impl Creations {
             return;
         }
         let path = path(&self.dir, nonce);
-        let removed = blocking(move || fs::remove_file(path)).await;
-        if let Err(error) = removed
-            && error.kind() != io::ErrorKind::NotFound
-        {
+        let removed = blocking(move || if_exists(fs::remove_file(path))).await;
+        if let Err(error) = removed {
             tracing::warn!(%error, "the record of a container that is gone cannot be removed");
         }
     }

@@ -48,6 +48,7 @@ use self::host::{Host, HostRequest, LiveEngine, Reachability};
 use self::server::Server;
 use self::shared::Shared;
 use crate::discover::Address;
+use crate::tasks::blocking;
 use crate::{
     Endpoint, Engine, EngineError, Found, LogLine, LogRange, News, RunKey, StartError, Started,
     Stdio,
@@ -82,10 +83,7 @@ pub struct DockerEngine {
 impl DockerEngine {
     /// Opens the engine. That succeeds even if no container engine answers.
     pub async fn open(config: DockerConfig) -> Result<Self, EngineError> {
-        let opened = tokio::task::spawn_blocking(|| Shared::open(config)).await;
-        let shared = opened.unwrap_or_else(|error| {
-            Err(EngineError::Io { what: "opening the records of containers", source: error.into() })
-        })?;
+        let shared = blocking(|| Shared::open(config)).await?;
         shared.wait_for_engines().await;
         Ok(Self { shared })
     }

@@ -8,10 +8,10 @@ use tokio::time::Instant;
 
 use super::api::{Failure, Inspected};
 use super::host::{Host, HostRequest, LiveEngine};
-use super::records::blocking;
 use super::server::Server;
 use super::shared::Shared;
 use super::watch::{ContainerEvent, Fact};
+use crate::tasks::blocking;
 use crate::{News, Started};
 
 /// How long it may take until it is known that someone stopped a run.
@@ -175,13 +175,7 @@ impl Shared {
     /// Writes which run a container is in. The record is composed when it is written, so it is never out of date.
     pub(super) async fn save_record(&self, server: &Arc<Server>) {
         let (records, server) = (self.records.clone(), Arc::clone(server));
-        let write = move || {
-            records.write(&server.name, || server.state().record());
-            Ok(())
-        };
-        if let Err(error) = blocking(write).await {
-            tracing::warn!(%error, "the record of a container was not written");
-        }
+        blocking(move || records.write(&server.name, || server.state().record())).await;
     }
 
     /// The engine at an address does not answer.

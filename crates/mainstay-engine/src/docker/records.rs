@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use mainstay_core::{RunId, ServerName};
+use mainstay_hold::record::if_exists;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -67,11 +68,8 @@ impl Records {
     /// Removes a record, if there is one. Returns when that is on disk.
     pub(crate) fn remove(&self, server: &ServerName) -> io::Result<()> {
         let _writing = mainstay_core::lock(&self.writing);
-        match fs::remove_file(path(&self.dir, server.as_str(), SUFFIX)) {
-            Ok(()) => File::open(&self.dir)?.sync_all(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error),
-        }
+        let removed = if_exists(fs::remove_file(path(&self.dir, server.as_str(), SUFFIX)))?;
+        removed.map_or(Ok(()), |()| File::open(&self.dir)?.sync_all())
     }
 }
 
@@ -169,13 +167,6 @@ pub(super) fn path(dir: &Path, name: &str, suffix: &str) -> PathBuf {
 /// The suffix of a file until it is complete.
 fn unfinished(suffix: &str) -> String {
     format!("{suffix}-new")
-}
-
-/// Runs file IO on the blocking pool.
-pub(super) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(io::Error::other(error)))
 }
 
 #[cfg(test)]

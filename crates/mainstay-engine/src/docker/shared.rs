@@ -18,10 +18,10 @@ use super::creations::Creations;
 use super::host::{Host, LiveEngine, Reachability};
 use super::log_writer::LogWriter;
 use super::ownership::Need;
-use super::records::{Record, Records, blocking};
+use super::records::{Record, Records};
 use super::server::Server;
 use crate::discover::{self, Address, AddressError, Disk, Env};
-use crate::tasks::Tasks;
+use crate::tasks::{Tasks, blocking};
 use crate::{EngineError, News, StartError};
 
 /// How long the start of a daemon waits for engines to answer.

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mainstay_hold::socket;
-use mainstay_hold::wire::{Decoder, FromShim, OLDEST, ToShim, VERSION};
+use mainstay_hold::wire::{Decoder, Frame, FromShim, OLDEST, ToShim, VERSION};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};

@@ -12,10 +12,10 @@ use std::time::Duration;
 use mainstay_core::backoff;
 use mainstay_hold::tree::{self, Process};
 use mainstay_hold::{cgroup, process_record, record};
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use crate::process::command::MARK;
+use crate::tasks::blocking;
 
 /// The delay between the first two scans. It doubles each time.
 const FIRST: Duration = Duration::from_millis(10);
@@ -118,7 +118,7 @@ async fn wait_for_guards(runs: &[OrphanedRun], give_up: Instant) {
 async fn report_unrecorded(runs: Vec<OrphanedRun>) {
     let found = blocking(move || -> io::Result<Vec<(Process, Vec<u8>)>> {
         let is_known = |mark: &[u8]| runs.iter().any(|run| run.mark.as_bytes() == mark);
-        let mut found = tree::find_marked(MARK, b"")?;
+        let mut found = tree::find_marked(MARK)?;
         found.retain(|(_, mark)| is_known(mark));
         Ok(found)
     });
@@ -126,9 +126,4 @@ async fn report_unrecorded(runs: Vec<OrphanedRun>) {
         let run = String::from_utf8_lossy(&mark);
         tracing::warn!(pid = process.pid, %run, "left a process alone: its environment names a run that has no record of it");
     }
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let done = spawn_blocking(work).await;
-    done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }

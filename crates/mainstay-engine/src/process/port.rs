@@ -21,12 +21,12 @@ use mainstay_core::ServerName;
 use mainstay_hold::listeners::{self, Listener};
 use mainstay_hold::{record, tree};
 use tokio::net::TcpStream;
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::command::MARK;
 use super::{Active, LOOPBACK, Shared};
 use crate::error::is_shortage;
+use crate::tasks::blocking;
 use crate::{Endpoint, EngineError, RunKey, StartError};
 
 /// How long a start waits for a listener on its port to close.
@@ -255,12 +255,12 @@ impl Shared {
             instance: self.config.instance.clone(),
             runs: self.dirs.clone(),
         };
-        let done = spawn_blocking(move || {
+        blocking(move || {
             let all = listeners::at_port(port)?;
             let owners = lookup.owners(&all)?;
             Ok(decide(port, &all, &owners))
-        });
-        done.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+        })
+        .await
     }
 }
 

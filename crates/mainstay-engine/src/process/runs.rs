@@ -6,6 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use mainstay_core::{Exit, RunId, ServerName};
+use mainstay_hold::record::if_exists;
 use mainstay_hold::tree::{self, Process};
 use mainstay_hold::{cgroup, record, shim_search};
 
@@ -98,9 +99,7 @@ impl RunDirs {
             tracing::warn!(path = %path.display(), "keeping the directory of a run whose cgroup is not gone");
             return exit;
         }
-        if let Err(error) = fs::remove_dir_all(&path)
-            && error.kind() != io::ErrorKind::NotFound
-        {
+        if let Err(error) = if_exists(fs::remove_dir_all(&path)) {
             tracing::warn!(%error, path = %path.display(), "the directory of a run stays behind");
         }
         exit
@@ -123,13 +122,8 @@ fn make_private(path: &Path) -> io::Result<()> {
 }
 
 fn entries(path: &Path) -> io::Result<Vec<String>> {
-    let listing = match fs::read_dir(path) {
-        Ok(listing) => listing,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
     let mut names = Vec::new();
-    for entry in listing {
+    for entry in if_exists(fs::read_dir(path))?.into_iter().flatten() {
         names.extend(entry?.file_name().into_string());
     }
     Ok(names)

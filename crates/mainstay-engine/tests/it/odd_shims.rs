@@ -8,7 +8,7 @@ use std::time::Duration;
 use mainstay_engine::{Engine, EngineError, FoundState, RunKey};
 use mainstay_hold::launch::Report;
 use mainstay_hold::socket;
-use mainstay_hold::wire::{Decoder, FromShim, ToShim, VERSION};
+use mainstay_hold::wire::{Decoder, Frame as _, FromShim, ToShim, VERSION};
 use mainstay_testkit::samples::key;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};

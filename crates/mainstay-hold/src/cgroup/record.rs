@@ -4,8 +4,7 @@
 //! created), and its path. The kernel does not use an inode number of a cgroup again.
 
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::{self, ErrorKind, Read};
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
@@ -18,9 +17,6 @@ use crate::record;
 
 /// A file in the run directory.
 pub const CGROUP: &str = "cgroup";
-
-/// Only this much of the file is read. No path is longer.
-const MAX_BYTES: u64 = 8 * 1024;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Record {
@@ -35,13 +31,8 @@ pub(super) fn write(dir: BorrowedFd<'_>, record: &Record) -> io::Result<()> {
 
 /// The record of a run directory, if there is one from this boot.
 pub(super) fn read(dir: &Path) -> io::Result<Option<Record>> {
-    let mut bytes = Vec::new();
-    match File::open(dir.join(CGROUP)) {
-        Ok(file) => file.take(MAX_BYTES).read_to_end(&mut bytes)?,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let Some(record) = parse(&bytes) else { return Ok(None) };
+    let bytes = record::read_file(dir, CGROUP)?;
+    let Some(record) = bytes.as_deref().and_then(parse) else { return Ok(None) };
     Ok(record::is_of_this_boot(&record.owner)?.then_some(record))
 }
 
@@ -80,6 +71,7 @@ fn parse(bytes: &[u8]) -> Option<Record> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::fs::File;
     use std::os::fd::AsFd as _;
 
     use super::*;

@@ -109,7 +109,7 @@ impl Link {
         let (welcome, interrupted) = read_welcome(socket.as_fd(), &mut buffer)?;
         let holder = open_parent(welcome.holder_pid)?;
         let link = Self::start(socket, holder, buffer, handle, || ())?;
-        lock(&link.0.inherited).extend(interrupted.into_iter().map(interrupted_connection));
+        lock(&link.0.inherited).extend(inherited(interrupted, InheritedState::Interrupted));
         Ok((link, welcome))
     }
 
@@ -274,12 +274,15 @@ impl Link {
     fn receive(&self, mut buffer: Buffer, mut handle: impl FnMut(HolderEvent)) {
         let Self(shared) = self;
         while let Ok(Some(packet)) = buffer.receive(shared.socket.as_fd(), RecvFlags::empty()) {
-            let descriptors = packet.descriptors.into_iter();
-            let inherit = |connection| lock(&shared.inherited).push(connection);
+            let mut descriptors = packet.descriptors.into_iter();
+            let mut inherit = |all: Vec<Unfinished>, state: fn(Vec<u8>) -> InheritedState| {
+                let all = all.into_iter().zip(&mut descriptors);
+                lock(&shared.inherited).extend(inherited(all, state));
+            };
             match message::decode(packet.bytes) {
                 Ok(Some(ToDaemon::Serve)) => handle(HolderEvent::Serve),
                 Ok(Some(ToDaemon::HandOver)) => {
-                    *lock(&shared.successor) = { descriptors }.next();
+                    *lock(&shared.successor) = descriptors.next();
                     handle(HolderEvent::HandOver);
                 }
                 Ok(Some(ToDaemon::NotReplaced { why })) => handle(HolderEvent::NotReplaced(why)),
@@ -290,24 +293,17 @@ impl Link {
                     handle(HolderEvent::HolderReexecuted(Err(why)));
                 }
                 Ok(Some(ToDaemon::Connections { places })) => {
-                    let idle =
-                        |(place, socket)| Inherited { place, state: InheritedState::Idle, socket };
-                    places.into_iter().zip(descriptors).map(idle).for_each(inherit);
+                    let idle = |place| Unfinished { place, state: Vec::new() };
+                    inherit(places.into_iter().map(idle).collect(), |_| InheritedState::Idle);
                 }
                 Ok(Some(ToDaemon::Responses { responses })) => {
-                    let response = |(Unfinished { place, state }, socket)| Inherited {
-                        place,
-                        state: InheritedState::Response(state),
-                        socket,
-                    };
-                    responses.into_iter().zip(descriptors).map(response).for_each(inherit);
+                    inherit(responses, InheritedState::Response);
                 }
                 Ok(Some(ToDaemon::Interrupted { connections })) => {
-                    let all = connections.into_iter().zip(descriptors);
-                    all.map(interrupted_connection).for_each(inherit);
+                    inherit(connections, InheritedState::Interrupted);
                 }
                 Ok(Some(ToDaemon::Done { request, result })) => {
-                    let result = result.map(|()| { descriptors }.next()).map_err(io::Error::from);
+                    let result = result.map(|()| descriptors.next()).map_err(io::Error::from);
                     let requester = lock(&shared.pending).answers.remove(&request);
                     // It waits until it is answered, and has room for one answer.
                     requester.map(|requester| requester.send(result));
@@ -328,9 +324,15 @@ impl Link {
     }
 }
 
-fn interrupted_connection((unfinished, socket): (Unfinished, OwnedFd)) -> Inherited {
-    let Unfinished { place, state } = unfinished;
-    Inherited { place, state: InheritedState::Interrupted(state), socket }
+fn inherited(
+    all: impl IntoIterator<Item = (Unfinished, OwnedFd)>,
+    state_of: fn(Vec<u8>) -> InheritedState,
+) -> impl Iterator<Item = Inherited> {
+    all.into_iter().map(move |(Unfinished { place, state }, socket)| Inherited {
+        place,
+        state: state_of(state),
+        socket,
+    })
 }
 
 impl Pending {

@@ -1,7 +1,7 @@
 //! The listening sockets, by the place that was asked for.
 
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -10,6 +10,7 @@ use std::rc::Rc;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
 
 use super::Place;
+use crate::record::if_exists;
 use crate::socket;
 
 /// How many connections may wait for a daemon, if the system allows it.
@@ -104,14 +105,12 @@ fn close(place: &Place, listener: &OwnedFd) -> io::Result<()> {
 }
 
 fn remove(dir: &Path, name: &str) -> io::Result<()> {
-    match fs::remove_file(dir.join(name)) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        Ok(()) | Err(_) => Ok(()),
-    }
+    if_exists(fs::remove_file(dir.join(name))).map(drop)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::ErrorKind;
     use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
     use super::*;

@@ -140,12 +140,14 @@ pub enum Place {
     },
 }
 
-/// Why a request was refused.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Refusal {
-    /// The error number of the system, or 0.
-    errno: i32,
-    text: String,
+encoded! {
+    /// Why a request was refused.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub(super) struct Refusal {
+        /// The error number of the system, or 0.
+        errno: i32,
+        text: String,
+    }
 }
 
 impl From<io::Error> for Refusal {
@@ -232,17 +234,13 @@ impl Field for Place {
 impl Field for Result<(), Refusal> {
     fn put(&self, out: &mut Vec<u8>) {
         self.is_ok().put(out);
-        if let Err(Refusal { errno, text }) = self {
-            errno.put(out);
-            text.put(out);
+        if let Err(refusal) = self {
+            refusal.put(out);
         }
     }
 
     fn take(from: &mut Reader<'_>, name: &'static str) -> Result<Self, DecodeError> {
-        if bool::take(from, name)? {
-            return Ok(Ok(()));
-        }
-        Ok(Err(Refusal { errno: i32::take(from, name)?, text: String::take(from, name)? }))
+        Ok(if bool::take(from, name)? { Ok(()) } else { Err(Refusal::take(from, name)?) })
     }
 }
 

@@ -11,7 +11,7 @@ use rustix::net::SendFlags;
 use super::ring::{Ring, Tail};
 use super::server::Scratch;
 use crate::record::ExitRecord;
-use crate::wire::{Decoder, FromShim, ToShim, put_output};
+use crate::wire::{Decoder, Frame, FromShim, ToShim, put_output};
 
 /// The buffer is filled up to here, and beyond it by one frame at most.
 const OUT_FULL: usize = 128 * 1024;

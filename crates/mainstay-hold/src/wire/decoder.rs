@@ -73,8 +73,11 @@ impl<F: Frame> Decoder<F> {
     }
 }
 
-/// A kind of frame that a [`Decoder`] can yield: one per direction.
+/// The frames of one direction.
 pub trait Frame: Sized {
+    /// Appends the frame.
+    fn encode(&self, into: &mut Vec<u8>);
+
     /// The frame of this type with this payload, or `None` if it is to be skipped.
     fn decode(raw: Raw<'_>) -> Result<Option<Self>, WireError>;
 }

@@ -176,8 +176,8 @@ fn the_limit_is_of_each_moment() {
     let mut decoder = Decoder::<ToShim>::default();
     decoder.set_limit(9);
     let mut stream = Vec::new();
-    put_write(&mut stream, 1, b"");
-    put_write(&mut stream, 2, b"x");
+    ToShim::Write { id: 1, line: Vec::new() }.encode(&mut stream);
+    ToShim::Write { id: 2, line: b"x".to_vec() }.encode(&mut stream);
     decoder.push(&stream);
     assert_eq!(decoder.next(), Ok(Some(ToShim::Write { id: 1, line: Vec::new() })));
     assert_eq!(decoder.next(), Err(WireError::TooLong(10)));

@@ -1,6 +1,6 @@
 //! Daemons replace each other, and who was replaced is not obeyed.
 
-use mainstay_hold::wire::ToShim;
+use mainstay_hold::wire::{Frame as _, ToShim};
 
 use crate::support::Bench;
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use mainstay_hold::launch::{DEFAULT_LINGER, Launch, LogConfig, Report, SHIM_ENV, Stdout};
 use mainstay_hold::tree::{self, Process};
-use mainstay_hold::wire::{Decoder, FromShim, ToShim};
+use mainstay_hold::wire::{Decoder, Frame as _, FromShim, ToShim};
 use mainstay_hold::{record, socket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -118,7 +118,8 @@ impl Bench {
     /// The processes of this server that are there, the shim apart.
     pub(crate) fn processes(&self) -> Vec<Process> {
         let value = self.dir.as_os_str().as_encoded_bytes();
-        tree::find_marked(MARK, value).unwrap().into_iter().map(|(process, _)| process).collect()
+        let marked = tree::find_marked(MARK).unwrap().into_iter();
+        marked.filter(|(_, mark)| mark.starts_with(value)).map(|(process, _)| process).collect()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Lines to the server.
 
-use mainstay_hold::wire::{FromShim, ToShim, put_write};
+use mainstay_hold::wire::{Frame as _, FromShim, ToShim};
 
 use crate::support::{Bench, eventually};
 
@@ -11,7 +11,7 @@ fn lines_come_back_and_are_acknowledged() {
     let (mut frames, mut expected) = (Vec::new(), String::new());
     for id in 1..=2_000 {
         let line = format!("line {id}\n");
-        put_write(&mut frames, id, line.as_bytes());
+        ToShim::Write { id, line: line.as_bytes().to_vec() }.encode(&mut frames);
         expected.push_str(&line);
     }
     client.send_bytes(&frames);
@@ -58,7 +58,7 @@ fn half_a_line_is_never_written() {
     first.write(1, "one\n");
     first.written(1);
     let mut half = Vec::new();
-    put_write(&mut half, 2, b"never seen\n");
+    ToShim::Write { id: 2, line: b"never seen\n".to_vec() }.encode(&mut half);
     first.send_bytes(&half[..half.len() - 3]);
     drop(first);
 
@@ -105,7 +105,7 @@ fn a_server_that_does_not_read_costs_bounded_memory() {
         // 64 MiB do not fit anywhere, so this waits until the run is over.
         for id in 1..=1_024 {
             let mut frame = Vec::new();
-            put_write(&mut frame, id, &line);
+            ToShim::Write { id, line: line.clone() }.encode(&mut frame);
             if client.try_send_bytes(&frame).is_err() {
                 return;
             }
