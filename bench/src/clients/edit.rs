@@ -18,12 +18,12 @@ pub(super) struct Times {
 pub(super) fn measure(document: &Document, edits: u32) -> Result<Times, ClientBenchError> {
     let Document { client, text, .. } = document;
     let place = client.place(text)?;
-    let entry = client.entry(&target())?;
+    let fields = client.entry(&target())?;
     let (mut add, mut remove) = (Stopwatch::default(), Stopwatch::default());
     for _ in 0..edits {
         let (created, added) = add.time(|| {
             let reading = ParsedText::parse(text, &place)?;
-            let added = reading.upsert("time", &entry.fields, entry.owned)?;
+            let added = reading.upsert("time", &fields, client.owned)?;
             Ok::<_, ClientBenchError>((reading.to_create()?, added))
         })?;
         let removed =

@@ -127,11 +127,11 @@ impl Registrar {
         if located.presence == Presence::NotInstalled {
             return Err(ClientError::NotInstalled { product: client.product, file: located.file });
         }
-        let entry = client.entry(target)?;
+        let fields = client.entry(target)?;
         let elsewhere = self.move_record(client, &located.file, server)?;
         let carried_over =
             elsewhere.iter().find_map(|old| self.all_fields(client, old)).unwrap_or_default();
-        let operation = Operation::Add { fields: &entry.fields, carried_over: &carried_over, mode };
+        let operation = Operation::Add { fields: &fields, carried_over: &carried_over, mode };
         let change = self.run(client, located.file, server, operation)?;
         for old in elsewhere {
             // If this fails, the record stays, and the removal is tried again.

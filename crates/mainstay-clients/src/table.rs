@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::edit::Format;
 
-pub use entry::{Entry, OnlyStdio, Target};
+pub use entry::{OnlyStdio, Target};
 pub use locate::{Located, Machine, Presence};
 
 pub fn clients() -> &'static [Client] {

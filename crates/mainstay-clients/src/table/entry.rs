@@ -1,6 +1,6 @@
 //! The content of an entry, and its place in a file.
 
-use super::{Client, Keys, Slot, Template};
+use super::{Client, Keys, Slot};
 use crate::edit::{EditError, Fields, ParsedText, Place, Value};
 use crate::ledger::differing;
 
@@ -13,14 +13,6 @@ pub enum Target {
     Stdio { command: String, args: Vec<String> },
 }
 
-/// The owned part of an entry.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Entry {
-    pub fields: Fields,
-    /// All owned fields, including those that are not set.
-    pub owned: &'static [&'static str],
-}
-
 /// A client that supports only stdio cannot have a URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{product} speaks only stdio")]
@@ -29,43 +21,22 @@ pub struct OnlyStdio {
 }
 
 impl Client {
-    /// The owned part of an entry for a target.
-    pub fn entry(&self, target: &Target) -> Result<Entry, OnlyStdio> {
+    /// The owned fields of an entry for a target.
+    pub fn entry(&self, target: &Target) -> Result<Fields, OnlyStdio> {
         let template = match target {
             Target::Http { .. } => self.http.ok_or(OnlyStdio { product: self.product })?,
             Target::Stdio { .. } => self.stdio,
         };
-        Ok(Entry { fields: fill(template, target), owned: self.owned })
+        let field = |(name, slot): &(&str, Slot)| ((*name).to_owned(), value(*slot, target));
+        Ok(template.iter().map(field).collect())
     }
 
-    /// Whether an entry connects to a target as ours would, whoever wrote it.
+    /// Whether an entry, of Mainstay or not, connects to a target as ours would.
     pub fn leads_to(&self, entry: &Value, target: &Target) -> bool {
         let ours = self.entry(target);
-        ours.is_ok_and(|ours| differing(&ours.fields, entry, self.owned).is_empty())
+        ours.is_ok_and(|ours| differing(&ours, entry, self.owned).is_empty())
     }
-}
 
-fn fill(template: Template, target: &Target) -> Fields {
-    template.iter().map(|(name, slot)| ((*name).to_owned(), value(*slot, target))).collect()
-}
-
-fn value(slot: Slot, target: &Target) -> Value {
-    let (url, command, args): (_, _, &[String]) = match target {
-        Target::Http { url } => (url.as_str(), "", &[]),
-        Target::Stdio { command, args } => ("", command.as_str(), args),
-    };
-    let text = |text: &str| Value::Text(text.to_owned());
-    let args = args.iter().map(|arg| text(arg));
-    match slot {
-        Slot::Url => text(url),
-        Slot::Command => text(command),
-        Slot::Args => Value::List(args.collect()),
-        Slot::CommandLine => Value::List(std::iter::once(text(command)).chain(args).collect()),
-        Slot::Text(fixed) => text(fixed),
-    }
-}
-
-impl Client {
     /// Where in this text the client's servers are, or would be.
     pub fn place(&self, text: &str) -> Result<Place<'static>, EditError> {
         match self.keys {
@@ -91,6 +62,22 @@ impl Client {
 
     fn place_at(&self, keys: &'static [&'static str]) -> Place<'static> {
         Place { format: self.format, keys }
+    }
+}
+
+fn value(slot: Slot, target: &Target) -> Value {
+    let (url, command, args): (_, _, &[String]) = match target {
+        Target::Http { url } => (url.as_str(), "", &[]),
+        Target::Stdio { command, args } => ("", command.as_str(), args),
+    };
+    let text = |text: &str| Value::Text(text.to_owned());
+    let args = args.iter().map(|arg| text(arg));
+    match slot {
+        Slot::Url => text(url),
+        Slot::Command => text(command),
+        Slot::Args => Value::List(args.collect()),
+        Slot::CommandLine => Value::List(std::iter::once(text(command)).chain(args).collect()),
+        Slot::Text(fixed) => text(fixed),
     }
 }
 
@@ -155,7 +142,7 @@ mod tests {
         let line = vec![text("mainstay"), text("connect"), text("time")];
         let expected =
             vec![("type".to_owned(), text("local")), ("command".to_owned(), Value::List(line))];
-        assert_eq!(entry.fields, expected);
+        assert_eq!(entry, expected);
     }
 
     #[track_caller]
