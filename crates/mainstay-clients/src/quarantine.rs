@@ -75,13 +75,9 @@ impl Quarantine {
         let path = self.dir.join(format!("{}.json", digest(file.as_os_str().as_encoded_bytes())));
         let (now, own) = (clock::now(), std::process::id());
         let known = read(&path).filter(|mark| mark.stamp == stamp && !forced);
-        let deaths = match known.map(|mark| verdict(mark, now, own, is_alive)) {
-            Some(Verdict::Refused(why)) => {
-                return Err(ClientError::Quarantined { file: file.to_owned(), why });
-            }
-            Some(Verdict::Tried { deaths }) => deaths,
-            None => 0,
-        };
+        let refused = |why| ClientError::Quarantined { file: file.to_owned(), why };
+        let deaths = known.map_or(Ok(0), |mark| deaths_so_far(mark, now, own, is_alive));
+        let deaths = deaths.map_err(refused)?;
         let mark = Mark { file: file.to_owned(), stamp, pid: own, since: now, deaths, panic: None };
         // A disk that takes no mark takes no edit either.
         self.put(&path, &mark);
@@ -95,8 +91,7 @@ impl Quarantine {
             }
             Err(message) => {
                 self.put(&path, &Mark { panic: Some(message.clone()), ..mark });
-                let why = QuarantineReason::Panic(message);
-                Err(ClientError::Quarantined { file: file.to_owned(), why })
+                Err(refused(QuarantineReason::Panic(message)))
             }
         }
     }
@@ -113,50 +108,37 @@ impl Quarantine {
 }
 
 /// Why a file is not read.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QuarantineReason {
-    /// It led to a panic with this message.
+    #[error("reading it failed because of a bug ({0})")]
     Panic(String),
-    /// Two daemons died while they worked on it.
+    #[error("the daemon died twice while it worked on it")]
     Deaths,
-    /// Work on it has not finished.
+    #[error("work on it has not finished within a minute")]
     Stuck,
 }
 
-impl std::fmt::Display for QuarantineReason {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Panic(message) => write!(f, "reading it failed because of a bug ({message})"),
-            Self::Deaths => f.write_str("the daemon died twice while it worked on it"),
-            Self::Stuck => f.write_str("work on it has not finished within a minute"),
-        }
-    }
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Verdict {
-    Refused(QuarantineReason),
-    /// This many processes have died at it.
-    Tried {
-        deaths: u32,
-    },
-}
-
-/// Interprets a mark for the same version of the file.
-fn verdict(mark: Mark, now: Timestamp, own: u32, is_alive: impl FnOnce(u32) -> bool) -> Verdict {
+/// Interprets a mark for the same version of the file: how many processes have died while they worked on it, or why the
+/// file is not read.
+fn deaths_so_far(
+    mark: Mark,
+    now: Timestamp,
+    own: u32,
+    is_alive: impl FnOnce(u32) -> bool,
+) -> Result<u32, QuarantineReason> {
     if let Some(message) = mark.panic {
-        return Verdict::Refused(QuarantineReason::Panic(message));
+        return Err(QuarantineReason::Panic(message));
     }
     let is_under_way = mark.pid == own || is_alive(mark.pid);
     let deaths = if is_under_way { mark.deaths } else { mark.deaths + 1 };
     if deaths >= MAX_DEATHS {
-        return Verdict::Refused(QuarantineReason::Deaths);
+        return Err(QuarantineReason::Deaths);
     }
     let lasts = Duration::try_from(now.duration_since(mark.since)).unwrap_or_default();
     if is_under_way && lasts > WORK_TIMEOUT {
-        return Verdict::Refused(QuarantineReason::Stuck);
+        return Err(QuarantineReason::Stuck);
     }
-    Verdict::Tried { deaths }
+    Ok(deaths)
 }
 
 fn is_alive(pid: u32) -> bool {
@@ -191,7 +173,7 @@ mod tests {
     #[test]
     fn a_file_is_refused_after_a_panic_or_two_deaths_or_a_minute() {
         let at = |seconds: i64| Timestamp::from_second(seconds).unwrap();
-        let refused = Verdict::Refused;
+        let refused = Err;
         for (mark, seconds, alive, expected) in [
             (
                 mark(9, 0, Some("oops")),
@@ -199,17 +181,21 @@ mod tests {
                 false,
                 refused(QuarantineReason::Panic("oops".to_owned())),
             ),
-            (mark(9, 0, None), 0, false, Verdict::Tried { deaths: 1 }),
+            (mark(9, 0, None), 0, false, Ok(1)),
             (mark(9, 1, None), 0, false, refused(QuarantineReason::Deaths)),
             // One that still works on it has not died at it.
-            (mark(9, 1, None), 0, true, Verdict::Tried { deaths: 1 }),
-            (mark(7, 1, None), 0, false, Verdict::Tried { deaths: 1 }),
-            (mark(7, 0, None), 60, false, Verdict::Tried { deaths: 0 }),
+            (mark(9, 1, None), 0, true, Ok(1)),
+            (mark(7, 1, None), 0, false, Ok(1)),
+            (mark(7, 0, None), 60, false, Ok(0)),
             (mark(7, 0, None), 61, false, refused(QuarantineReason::Stuck)),
             (mark(9, 0, None), 61, true, refused(QuarantineReason::Stuck)),
-            (mark(9, 0, None), 61, false, Verdict::Tried { deaths: 1 }),
+            (mark(9, 0, None), 61, false, Ok(1)),
         ] {
-            assert_eq!(verdict(mark.clone(), at(seconds), 7, |_| alive), expected, "{mark:?}");
+            assert_eq!(
+                deaths_so_far(mark.clone(), at(seconds), 7, |_| alive),
+                expected,
+                "{mark:?}"
+            );
         }
     }
 
