@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_core::ServerName;
@@ -136,7 +137,7 @@ impl Shared {
     /// Enters a run that is being started in the table. Waits a moment if something listens on its port, and fails
     /// if it still does then.
     pub(super) async fn claim_port(
-        &self,
+        self: &Arc<Self>,
         key: &RunKey,
         port: Option<u16>,
     ) -> Result<(), StartError> {
@@ -159,7 +160,7 @@ impl Shared {
     /// Enters a run that is being started in the table, unless something listens on its port, or another server has
     /// reserved it.
     async fn try_claim_port(
-        &self,
+        self: &Arc<Self>,
         key: &RunKey,
         port: u16,
         starting: Active,
@@ -185,7 +186,11 @@ impl Shared {
     }
 
     /// Where a run answers, once something listens there.
-    pub(super) async fn reach(&self, key: &RunKey, port: u16) -> Result<Endpoint, EngineError> {
+    pub(super) async fn reach(
+        self: &Arc<Self>,
+        key: &RunKey,
+        port: u16,
+    ) -> Result<Endpoint, EngineError> {
         if let Some(active) = self.active().get_mut(key) {
             active.port = Some(port);
         }
@@ -248,33 +253,18 @@ impl Shared {
         server
     }
 
-    async fn inspect_port(&self, key: &RunKey, port: u16) -> io::Result<Verdict> {
-        let lookup = OwnerLookup {
-            run_dir: self.dirs.path(key),
-            server: key.server.clone(),
-            instance: self.config.instance.clone(),
-            runs: self.dirs.clone(),
-        };
+    async fn inspect_port(self: &Arc<Self>, key: &RunKey, port: u16) -> io::Result<Verdict> {
+        let (shared, key) = (Arc::clone(self), key.clone());
         blocking(move || {
             let all = listeners::at_port(port)?;
-            let owners = lookup.owners(&all)?;
+            let owners = shared.owners(&key, &all)?;
             Ok(decide(port, &all, &owners))
         })
         .await
     }
-}
 
-/// Finds the processes that have sockets open.
-struct OwnerLookup {
-    run_dir: std::path::PathBuf,
-    server: ServerName,
-    instance: String,
-    runs: super::RunDirs,
-}
-
-impl OwnerLookup {
     /// The owners of these sockets, as far as this user can see them.
-    fn owners(&self, all: &[Listener]) -> io::Result<Owners> {
+    fn owners(&self, key: &RunKey, all: &[Listener]) -> io::Result<Owners> {
         let accepts = |ip: IpAddr| Listener::accepting(all, ip).into_iter();
         let mut open: BTreeSet<u64> =
             LOOPBACK.into_iter().flat_map(accepts).map(|listener| listener.inode).collect();
@@ -282,7 +272,7 @@ impl OwnerLookup {
         if open.is_empty() {
             return Ok(owners);
         }
-        if let Some(shim) = record::shim_alive(&self.run_dir)? {
+        if let Some(shim) = record::shim_alive(&self.dirs.path(key))? {
             for process in tree::living_descendants(shim.pid)? {
                 // One that has ended meanwhile, or that another user runs, cannot be read.
                 let sockets = listeners::sockets_of(process.pid).unwrap_or_default();
@@ -293,10 +283,10 @@ impl OwnerLookup {
         if open.is_empty() {
             return Ok(owners);
         }
-        let shims = self.shims();
+        let shims = self.shims_except(&key.server);
         for pid in listeners::owners(&open)? {
             let sockets = listeners::sockets_of(pid).unwrap_or_default();
-            let owner = self.owner(pid, &shims);
+            let owner = self.owner(&key.server, pid, &shims);
             for inode in open.intersection(&sockets) {
                 let known = owners.entry(*inode).or_insert_with(|| Some(owner.clone()));
                 if matches!(owner, PortOwner::Server { .. }) {
@@ -307,25 +297,25 @@ impl OwnerLookup {
         Ok(owners)
     }
 
-    /// The server that a process belongs to, or the process itself.
-    fn owner(&self, pid: u32, shims: &BTreeMap<u32, ServerName>) -> PortOwner {
+    /// The server that a process belongs to, if it is another one than `server`, or the process itself.
+    fn owner(&self, server: &ServerName, pid: u32, shims: &BTreeMap<u32, ServerName>) -> PortOwner {
         let by_tree = tree::ancestors(pid).iter().find_map(|ancestor| shims.get(ancestor).cloned());
         if let Some(name) = by_tree {
             return PortOwner::Server { name: name.to_string(), elsewhere: false, pid: Some(pid) };
         }
         let mark = tree::variable_of(pid, MARK).and_then(|mark| String::from_utf8(mark).ok());
-        match mark.as_deref().and_then(|mark| marked(mark, &self.instance, &self.server)) {
+        match mark.as_deref().and_then(|mark| marked(mark, &self.config.instance, server)) {
             Some((name, elsewhere)) => PortOwner::Server { name, elsewhere, pid: Some(pid) },
             None => PortOwner::Process { pid, program: tree::program_of(pid) },
         }
     }
 
     /// The shims of the other servers of this instance.
-    fn shims(&self) -> BTreeMap<u32, ServerName> {
-        let runs = self.runs.list().unwrap_or_default().into_iter();
-        let others = runs.filter(|key| key.server != self.server);
+    fn shims_except(&self, server: &ServerName) -> BTreeMap<u32, ServerName> {
+        let runs = self.dirs.list().unwrap_or_default().into_iter();
+        let others = runs.filter(|key| key.server != *server);
         let alive = others.filter_map(|key| {
-            let shim = record::shim_alive(&self.runs.path(&key)).ok()??;
+            let shim = record::shim_alive(&self.dirs.path(&key)).ok()??;
             Some((shim.pid, key.server))
         });
         alive.collect()
