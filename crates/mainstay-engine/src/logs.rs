@@ -8,7 +8,7 @@ mod lines;
 mod selection;
 
 use std::fs;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -59,8 +59,10 @@ pub(crate) async fn open(
     };
     tasks.spawn(async move {
         match reader.read(&current, files, range.follow).await {
-            Ok(()) | Err(Stopped::Unwanted) => {}
-            Err(Stopped::Broken(error)) => {
+            Ok(()) => {}
+            // The receiver was dropped.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+            Err(error) => {
                 tracing::warn!(%error, path = %current.display(), "cannot read a log");
             }
         }
@@ -74,25 +76,6 @@ pub(crate) fn remove(dir: &Path, server: &ServerName) -> Result<(), EngineError>
         if_exists(fs::remove_file(&path)).map_err(EngineError::io("removing the log"))?;
     }
     Ok(())
-}
-
-/// Why reading ended early.
-enum Stopped {
-    /// The receiver was dropped.
-    Unwanted,
-    Broken(io::Error),
-}
-
-impl From<io::Error> for Stopped {
-    fn from(error: io::Error) -> Self {
-        Self::Broken(error)
-    }
-}
-
-impl From<mpsc::error::SendError<LogLine>> for Stopped {
-    fn from(_: mpsc::error::SendError<LogLine>) -> Self {
-        Self::Unwanted
-    }
 }
 
 /// An open file of a log.
@@ -146,7 +129,7 @@ struct Reader {
 
 impl Reader {
     /// Sends the selected lines of these files, and then new lines, if `follow`.
-    async fn read(mut self, path: &Path, files: Vec<LogFile>, follow: bool) -> Result<(), Stopped> {
+    async fn read(mut self, path: &Path, files: Vec<LogFile>, follow: bool) -> io::Result<()> {
         let mut last = None;
         for mut file in files {
             if last.is_some() {
@@ -160,14 +143,14 @@ impl Reader {
         if !follow {
             self.end_line().await?;
         }
-        for line in self.tail.take().into_iter().flatten() {
-            self.lines.send(line).await?;
+        for line in self.tail.take().into_iter().flat_map(|tail| tail.lines) {
+            self.send(line).await?;
         }
         if follow { self.follow(path, last).await } else { Ok(()) }
     }
 
     /// Sends new lines until the receiver is dropped, across rotations.
-    async fn follow(mut self, path: &Path, mut file: Option<LogFile>) -> Result<(), Stopped> {
+    async fn follow(mut self, path: &Path, mut file: Option<LogFile>) -> io::Result<()> {
         loop {
             let now = tokio::fs::metadata(path).await.ok().map(|found| found.ino());
             if let Some(open) = &mut file {
@@ -181,13 +164,13 @@ impl Reader {
             }
             tokio::select! {
                 () = sleep(POLL) => {}
-                () = self.lines.closed() => return Err(Stopped::Unwanted),
+                () = self.lines.closed() => return Err(ErrorKind::BrokenPipe.into()),
             }
         }
     }
 
     /// Reads to the present end of a file, but no more than `limit` bytes.
-    async fn read_file(&mut self, from: &mut LogFile, limit: u64) -> Result<(), Stopped> {
+    async fn read_file(&mut self, from: &mut LogFile, limit: u64) -> io::Result<()> {
         let mut file = (&mut from.file).take(limit);
         let mut chunk = Vec::with_capacity(READ);
         while file.read_buf(&mut chunk).await? > 0 {
@@ -199,18 +182,22 @@ impl Reader {
     }
 
     /// The line so far is complete, although it has no line end.
-    async fn end_line(&mut self) -> Result<(), Stopped> {
+    async fn end_line(&mut self) -> io::Result<()> {
         let line = self.splitter.finish();
         self.select(line).await
     }
 
+    async fn send(&self, line: LogLine) -> io::Result<()> {
+        Ok(self.lines.send(line).await.map_err(|_| ErrorKind::BrokenPipe)?)
+    }
+
     /// Adds lines to the tail, or sends them if there is none.
-    async fn select(&mut self, found: impl IntoIterator<Item = String>) -> Result<(), Stopped> {
+    async fn select(&mut self, found: impl IntoIterator<Item = String>) -> io::Result<()> {
         for line in found {
             let Some(line) = self.selection.select(line) else { continue };
             match &mut self.tail {
                 Some(tail) => tail.push(line),
-                None => self.lines.send(line).await?,
+                None => self.send(line).await?,
             }
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! The lines of a log, in bounded memory.
 
-use std::collections::{VecDeque, vec_deque};
+use std::collections::VecDeque;
 
 use crate::LogLine;
 
@@ -54,7 +54,7 @@ impl LogLines {
 /// The last `count` lines, as far as they fit.
 #[derive(Debug)]
 pub(super) struct Tail {
-    lines: VecDeque<LogLine>,
+    pub(super) lines: VecDeque<LogLine>,
     count: usize,
     bytes: usize,
     max_bytes: usize,
@@ -72,15 +72,6 @@ impl Tail {
             let Some(oldest) = self.lines.pop_front() else { return };
             self.bytes -= oldest.text.len() + OVERHEAD;
         }
-    }
-}
-
-impl IntoIterator for Tail {
-    type Item = LogLine;
-    type IntoIter = vec_deque::IntoIter<LogLine>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.lines.into_iter()
     }
 }
 
@@ -130,7 +121,7 @@ mod tests {
             for line in ["a", "b", "c"] {
                 tail.push(LogLine { at: None, text: line.to_owned() });
             }
-            tail.into_iter().map(|line| line.text).collect::<String>()
+            tail.lines.into_iter().map(|line| line.text).collect::<String>()
         };
         assert_eq!(kept(0, 1000), "");
         assert_eq!(kept(2, 1000), "bc");
