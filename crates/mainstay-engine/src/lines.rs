@@ -1,4 +1,6 @@
-//! Splits a server's output into lines.
+//! Splits a server's output into lines, and queues them.
+
+use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 
@@ -98,6 +100,40 @@ impl LineSplitter {
             line.truncate(line.len() - 1);
         }
         (!line.is_empty()).then_some(Line::Whole(line))
+    }
+}
+
+/// A queue of lines that knows how long they are together.
+#[derive(Debug, Default)]
+pub(crate) struct LineQueue {
+    lines: VecDeque<Bytes>,
+    bytes: usize,
+}
+
+impl LineQueue {
+    pub(crate) fn push(&mut self, line: Bytes) {
+        self.bytes += line.len();
+        self.lines.push_back(line);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Bytes> {
+        let line = self.lines.pop_front()?;
+        self.bytes -= line.len();
+        Some(line)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.lines.len()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl From<LineQueue> for Vec<Bytes> {
+    fn from(queue: LineQueue) -> Self {
+        queue.lines.into()
     }
 }
 

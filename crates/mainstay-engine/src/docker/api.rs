@@ -2,7 +2,7 @@
 //!
 //! Every request uses a new connection, so each one also shows whether the engine still accepts connections.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use bollard::Docker;
@@ -24,10 +24,10 @@ use mainstay_core::{EngineKind, ImageRef};
 use tokio::time::timeout;
 
 use super::body;
-use super::pump::{MissedOutput, Stdout};
+use super::pump::Stdout;
 use super::watch::ContainerState;
 use crate::discover::Address;
-use crate::lines::{Line, LineSplitter};
+use crate::lines::{Line, LineQueue, LineSplitter};
 
 /// An engine that takes longer to answer a ping is away.
 pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(2);
@@ -37,9 +37,6 @@ pub(crate) const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time limit of changes, without the grace period of a stop.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// How much of each stream of an engine's log is kept.
-const LOG_BYTES: usize = 64 * 1024 * 1024;
 
 /// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -294,51 +291,32 @@ impl Api {
         Ok(with_timeout(QUERY_TIMEOUT, self.docker.attach_container(id, Some(options))).await?)
     }
 
-    /// The output of a container since that second of Unix time, as far as the engine still has it.
-    pub(crate) async fn output_since(&self, id: &str, since: i32) -> Result<MissedOutput, Failure> {
-        let (mut stdout, mut stderr) = (LastLines::new(LOG_BYTES), LastLines::new(LOG_BYTES));
-        let options = LogsOptionsBuilder::default().stdout(true).stderr(true);
-        self.read_log(id, options, since, |frame| match frame {
-            LogOutput::StdOut { message } => stdout.push(message),
-            LogOutput::StdErr { message } => stderr.push(message),
-            LogOutput::StdIn { .. } | LogOutput::Console { .. } => {}
-        })
-        .await?;
-        Ok(MissedOutput { stdout: stdout.lines.into(), stderr: stderr.lines.into() })
-    }
-
-    /// The last lines of a container's standard output since that second of Unix time, about that many bytes at most.
-    pub(crate) async fn last_output(
+    /// The output of a container since that second of Unix time, as far as the engine still has it: of each stream
+    /// the last lines, about this many bytes at most. Standard error only if it is asked for.
+    pub(crate) async fn read_log(
         &self,
         id: &str,
         since: i32,
         bytes: usize,
-    ) -> Result<LastOutput, Failure> {
-        let mut stdout = LastLines::new(bytes);
-        let options = LogsOptionsBuilder::default().stdout(true);
-        self.read_log(id, options, since, |frame| match frame {
-            LogOutput::StdOut { message } => stdout.push(message),
-            LogOutput::StdErr { .. } | LogOutput::StdIn { .. } | LogOutput::Console { .. } => {}
-        })
-        .await?;
-        Ok(LastOutput { unfinished: stdout.splitter.pending() > 0, lines: stdout.lines.into() })
-    }
-
-    async fn read_log(
-        &self,
-        id: &str,
-        options: LogsOptionsBuilder,
-        since: i32,
-        mut take: impl FnMut(LogOutput),
-    ) -> Result<(), Failure> {
+        with_stderr: bool,
+    ) -> Result<LoggedOutput, Failure> {
+        let options = LogsOptionsBuilder::default().stdout(true).stderr(with_stderr);
         let mut log = self.docker.logs(id, Some(options.since(since).tail("all").build()));
+        let (mut stdout, mut stderr) = (LastLines::new(bytes), LastLines::new(bytes));
         let read = async {
             while let Some(frame) = log.next().await {
-                take(frame?);
+                match frame? {
+                    LogOutput::StdOut { message } => stdout.push(message),
+                    LogOutput::StdErr { message } => stderr.push(message),
+                    LogOutput::StdIn { .. } | LogOutput::Console { .. } => {}
+                }
             }
             Ok(())
         };
-        Ok(with_timeout(QUERY_TIMEOUT, read).await?)
+        with_timeout(QUERY_TIMEOUT, read).await?;
+        let unfinished = stdout.splitter.pending() > 0;
+        let (stdout, stderr) = (stdout.lines.into(), stderr.lines.into());
+        Ok(LoggedOutput { stdout, stderr, unfinished })
     }
 
     pub(crate) fn docker(&self) -> &Docker {
@@ -346,11 +324,12 @@ impl Api {
     }
 }
 
-/// The last lines of a container's output.
-#[derive(Debug)]
-pub(crate) struct LastOutput {
-    pub(crate) lines: Vec<Bytes>,
-    /// Whether the log ends in the middle of a line.
+/// The output in an engine's log: the lines of each stream, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct LoggedOutput {
+    pub(crate) stdout: Vec<Bytes>,
+    pub(crate) stderr: Vec<Bytes>,
+    /// Whether standard output ends in the middle of a line.
     pub(crate) unfinished: bool,
 }
 
@@ -358,28 +337,21 @@ pub(crate) struct LastOutput {
 #[derive(Debug)]
 struct LastLines {
     splitter: LineSplitter,
-    lines: VecDeque<Bytes>,
-    bytes: usize,
+    lines: LineQueue,
     limit: usize,
 }
 
 impl LastLines {
     fn new(limit: usize) -> Self {
-        let (splitter, lines) = (LineSplitter::default(), VecDeque::new());
-        Self { splitter, lines, bytes: 0, limit }
+        Self { splitter: LineSplitter::default(), lines: LineQueue::default(), limit }
     }
 
     fn push(&mut self, message: Bytes) {
         for line in self.splitter.push(message) {
             let (Line::Whole(line) | Line::TooLong { ends: line, .. }) = line;
-            self.bytes += line.len();
-            self.lines.push_back(line);
+            self.lines.push(line);
         }
-        while self.bytes > self.limit
-            && let Some(oldest) = self.lines.pop_front()
-        {
-            self.bytes -= oldest.len();
-        }
+        while self.lines.bytes() > self.limit && self.lines.pop().is_some() {}
     }
 }
 

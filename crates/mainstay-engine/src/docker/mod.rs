@@ -44,7 +44,7 @@ use mainstay_core::{Cause, ContainerSpec, ServerName, ServerSpec, Transport, Wor
 use tokio::sync::{broadcast, mpsc};
 
 use self::api::Failure;
-use self::host::{Host, HostRequest, LiveEngine, Reachability};
+use self::host::{Host, LiveEngine, Reachability};
 use self::server::Server;
 use self::shared::Shared;
 use crate::discover::Address;
@@ -123,7 +123,6 @@ impl DockerEngine {
             Err(error) => return Err(error),
         };
         server.state().watch.ending();
-        let host = Arc::clone(&server.state().host);
         self.shared.tasks.spawn(async move {
             let ended = match grace {
                 Some(grace) => engine.api.stop(&container, grace).await,
@@ -140,7 +139,7 @@ impl DockerEngine {
             if let Err(error) = ended {
                 tracing::warn!(server = %server.name, %error, "cannot end a container");
             }
-            host.request(HostRequest::Inspect(server.name.clone(), tokio::time::Instant::now()));
+            server.inspect_at(tokio::time::Instant::now());
         });
         Ok(())
     }

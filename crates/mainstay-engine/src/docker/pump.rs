@@ -6,7 +6,6 @@
 //! far as lines differ, without repetition. It ends when the run is over and everything
 //! has been delivered, or with its owner.
 
-mod queue;
 mod writer;
 
 use std::collections::VecDeque;
@@ -23,16 +22,20 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use self::queue::Queue;
 use self::writer::{Input, ToWriter};
+use super::api::LoggedOutput;
 use super::log_writer::ContainerLog;
 use super::splice::{self, Splice, Tail};
-use crate::lines::LineSplitter;
+use crate::lines::{LineQueue, LineSplitter};
 use crate::tasks::{Tasks, or_pending};
 use crate::{EngineError, RunKey, Stdio};
 
 /// Lines of junk on the way to the log; more are dropped.
 const JUNK: usize = 64;
+
+/// The limits of lines that wait for the consumer.
+const MAX_QUEUED: usize = 256;
+const MAX_QUEUED_BYTES: usize = 32 * 1024 * 1024;
 
 /// How much of standard error is kept.
 const STDERR: usize = 16 * 1024;
@@ -80,13 +83,6 @@ struct Received {
     tails: StreamTails,
 }
 
-/// The output that the engine's log still has: all lines of each stream, oldest first.
-#[derive(Debug, Default)]
-pub(crate) struct MissedOutput {
-    pub(crate) stdout: Vec<Bytes>,
-    pub(crate) stderr: Vec<Bytes>,
-}
-
 /// The last lines of each stream that were delivered. If someone restarts the container, its next run continues the
 /// same log.
 #[derive(Debug, Default)]
@@ -97,7 +93,7 @@ pub(crate) struct StreamTails {
 
 enum Command {
     Consume(Consumer),
-    Connect { output: Output, input: Input, missed: Option<MissedOutput> },
+    Connect { output: Output, input: Input, missed: Option<LoggedOutput> },
     Finish,
 }
 
@@ -131,7 +127,7 @@ impl Pump {
             commands: inbox,
             output: None,
             splitter: LineSplitter::default(),
-            queue: Queue::default(),
+            queue: LineQueue::default(),
             consumer: None,
             junk: None,
             splice: None,
@@ -158,7 +154,7 @@ impl Pump {
     }
 
     /// Hands over a connection, and what the log has of the time without one.
-    pub(crate) async fn connect(&self, to: AttachContainerResults, missed: Option<MissedOutput>) {
+    pub(crate) async fn connect(&self, to: AttachContainerResults, missed: Option<LoggedOutput>) {
         let AttachContainerResults { output, input } = to;
         self.connected.store(true, Ordering::Relaxed);
         // The task may have ended with its run.
@@ -171,8 +167,8 @@ impl Pump {
 
     /// Becomes the consumer of the lines, in place of the previous one.
     pub(crate) async fn attach(&self, key: &RunKey) -> Result<Stdio, EngineError> {
-        let (to_server, outgoing) = mpsc::channel(queue::LINES);
-        let (lines, from_server) = mpsc::channel(queue::LINES);
+        let (to_server, outgoing) = mpsc::channel(MAX_QUEUED);
+        let (lines, from_server) = mpsc::channel(MAX_QUEUED);
         let (junk, to_log) = mpsc::channel(JUNK);
         let consumer = Consumer { lines, outgoing, junk: to_log };
         let sent = self.commands.send(Command::Consume(consumer)).await;
@@ -216,7 +212,7 @@ struct Reader {
     commands: mpsc::Receiver<Command>,
     output: Option<Output>,
     splitter: LineSplitter,
-    queue: Queue,
+    queue: LineQueue,
     consumer: Option<mpsc::Sender<Bytes>>,
     junk: Option<mpsc::Receiver<Bytes>>,
     /// Joins the log and the stream, until the given time.
@@ -234,7 +230,7 @@ impl Reader {
     async fn run(mut self, lost: impl Fn() + Send) {
         loop {
             let splice_until = self.splice.as_ref().map(|(_, until)| *until);
-            let (queued, reading) = (!self.queue.is_empty(), self.queue.has_room());
+            let (queued, reading) = (self.queue.len() > 0, has_room(&self.queue));
             tokio::select! {
                 biased;
                 command = self.commands.recv() => match command {
@@ -242,7 +238,7 @@ impl Reader {
                     None => return,
                 },
                 () = or_pending(splice_until.map(sleep_until)) => self.end_splice(),
-                () = or_pending(self.consumer.as_ref().map(has_room)), if queued => self.deliver_queued(),
+                () = or_pending(self.consumer.as_ref().map(wait_for_room)), if queued => self.deliver_queued(),
                 frame = or_pending(self.output.as_mut().map(StreamExt::next)), if reading => {
                     if let Some(frame) = frame {
                         self.receive_frame(frame);
@@ -257,7 +253,7 @@ impl Reader {
             }
             let drained = self.finishing && self.output.is_none() && self.splice.is_none();
             self.drained.send_replace(drained);
-            if drained && (self.queue.is_empty() || self.consumer.is_none()) {
+            if drained && (self.queue.len() == 0 || self.consumer.is_none()) {
                 return;
             }
         }
@@ -299,7 +295,7 @@ impl Reader {
     }
 
     /// Delivers the lines of the log that were not delivered before.
-    fn catch_up(&mut self, missed: MissedOutput) {
+    fn catch_up(&mut self, missed: LoggedOutput) {
         let (stdout, stderr) = {
             let tails = &lock(&self.received).tails;
             let stdout = splice::first_new(&tails.stdout, &missed.stdout);
@@ -381,8 +377,13 @@ impl Reader {
     }
 }
 
+/// Whether more may be read. Otherwise, the server has to wait.
+fn has_room(queue: &LineQueue) -> bool {
+    queue.len() < MAX_QUEUED && queue.bytes() < MAX_QUEUED_BYTES
+}
+
 /// Waits until the consumer has room for a line, or is gone.
-async fn has_room(consumer: &mpsc::Sender<Bytes>) {
+async fn wait_for_room(consumer: &mpsc::Sender<Bytes>) {
     drop(consumer.reserve().await);
 }
 

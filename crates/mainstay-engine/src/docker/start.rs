@@ -70,10 +70,7 @@ impl Shared {
         let mut names = self.names(&spec.name);
         names.reverse();
         let key = RunKey::new(spec.name.clone(), RunId::default());
-        let created = self
-            .create(address, engine, &CreateRequest { key: &key, spec, container }, &names)
-            .await;
-        let tried = match created {
+        let tried = match self.create(address, engine, &names, &key, spec, container).await {
             Ok(Ok(id)) => self.remove(&engine.api, &id).await.map_err(|failure| refused(&failure)),
             Ok(Err(Failure::Conflict(_))) => self.check_names(engine, &spec.name, &names).await,
             Ok(Err(failure)) => Err(refused(&failure)),
@@ -92,10 +89,11 @@ impl Shared {
         &self,
         address: &Address,
         engine: &LiveEngine,
-        request: &CreateRequest<'_>,
         names: &[String; 2],
+        RunKey { server, run }: &RunKey,
+        spec: &ServerSpec,
+        container: &ContainerSpec,
     ) -> Result<Result<String, Failure>, StartError> {
-        let &CreateRequest { key: RunKey { server, run }, spec, container } = request;
         let begun = self.creations.begin(server, &address.to_string(), &engine.identity.id).await;
         let creation = begun.map_err(|cause| self.unrecorded(cause))?;
         let labels =
@@ -134,14 +132,6 @@ impl Shared {
     fn unrecorded(&self, cause: std::io::Error) -> StartError {
         StartError::Unrecorded { dir: self.creations.dir().to_owned(), cause }
     }
-}
-
-/// A container that is to be created.
-struct CreateRequest<'a> {
-    /// The run it is created for.
-    key: &'a RunKey,
-    spec: &'a ServerSpec,
-    container: &'a ContainerSpec,
 }
 
 /// A start, at an engine that answers.
@@ -213,12 +203,8 @@ impl Attempt<'_> {
                 shared.apply_facts(server, engine, facts).await;
             }
             Err(error) => {
-                tracing::warn!(server = %server.name, %error, "cannot look at a container");
-                let host = Arc::clone(&server.state().host);
-                host.request(HostRequest::Inspect(
-                    server.name.clone(),
-                    Instant::now() + INSPECT_EVERY,
-                ));
+                tracing::warn!(server = %server.name, %error, "cannot inspect a container");
+                server.inspect_at(Instant::now() + INSPECT_EVERY);
             }
         }
         Ok(())
@@ -287,8 +273,7 @@ impl Attempt<'_> {
         let Self { shared, server, engine, key, spec, container } = *self;
         let address = server.state().host.address.clone();
         let names = shared.names(&key.server);
-        let request = CreateRequest { key, spec, container };
-        match shared.create(&address, engine, &request, &names).await? {
+        match shared.create(&address, engine, &names, key, spec, container).await? {
             Ok(id) => Ok(id),
             Err(Failure::Missing(_)) => {
                 Err(StartError::NoImage { image: container.image.to_string() })

@@ -34,8 +34,11 @@ const LOG_DELAY: Duration = Duration::from_millis(200);
 /// No request waits longer for its answer, so older output is of no use.
 const MAX_AGE: Duration = Duration::from_secs(600);
 
-/// The limit of what is read from a log.
-const MAX_BYTES: usize = 4 * 1024 * 1024;
+/// How much of the output before the first connection is kept.
+const MAX_EARLIER: usize = 4 * 1024 * 1024;
+
+/// How much of each stream is kept of the output while the connection was lost.
+const MAX_MISSED: usize = 64 * 1024 * 1024;
 
 /// Attempts to read a log that ends in the middle of a line, and the delay between them.
 const READ_TRIES: u32 = 4;
@@ -99,7 +102,8 @@ impl Shared {
         // The log is read after the connection, so that every line is in one of the two.
         if let Some(pump) = pump {
             sleep(LOG_DELAY).await;
-            let missed = engine.api.output_since(&container, unix_seconds(&started_at)).await?;
+            let since = unix_seconds(&started_at);
+            let missed = engine.api.read_log(&container, since, MAX_MISSED, true).await?;
             pump.connect(streams, Some(missed)).await;
         } else {
             let earlier = match stdout {
@@ -146,9 +150,9 @@ async fn read_earlier_output(
     let mut tries = 0;
     loop {
         tries += 1;
-        match engine.api.last_output(container, since, MAX_BYTES).await {
+        match engine.api.read_log(container, since, MAX_EARLIER, false).await {
             Ok(output) if output.unfinished && tries < READ_TRIES => sleep(READ_AGAIN).await,
-            Ok(output) => return Ok(output.lines),
+            Ok(output) => return Ok(output.stdout),
             Err(failure @ Failure::NoAnswer(_)) => return Err(failure),
             Err(error) => {
                 tracing::warn!(container, %error, "cannot read the earlier output of a container");

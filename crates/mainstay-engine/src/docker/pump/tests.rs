@@ -34,7 +34,7 @@ impl Scene {
     }
 
     /// Connects it, to a server that reads so many bytes before it is asked to.
-    async fn connect(&self, room: usize, missed: Option<MissedOutput>) -> Line {
+    async fn connect(&self, room: usize, missed: Option<LoggedOutput>) -> Line {
         let (output, frames) = mpsc::channel(64);
         let (input, theirs) = duplex(room);
         let output_end = futures_util::stream::unfold(frames, async |mut frames| {
@@ -91,9 +91,9 @@ async fn expect_lines(stdio: &mut Stdio, expected: &[&str]) {
     }
 }
 
-fn log_of(lines: &[&'static str]) -> MissedOutput {
+fn log_of(lines: &[&'static str]) -> LoggedOutput {
     let lines = lines.iter().map(|line| Bytes::from_static(line.as_bytes()));
-    MissedOutput { stdout: lines.collect(), stderr: Vec::new() }
+    LoggedOutput { stdout: lines.collect(), ..LoggedOutput::default() }
 }
 
 #[tokio::test]
@@ -192,11 +192,11 @@ async fn the_last_lines_wait_for_whoever_takes_them() {
     let scene = Scene::new(Stdout::Protocol);
     let line = scene.connect(1024, None).await;
     let mut stdio = scene.attach().await;
-    for _ in 0..queue::LINES {
+    for _ in 0..MAX_QUEUED {
         line.says("more\nmore\n").await;
     }
     drop(line);
-    for _ in 0..2 * queue::LINES {
+    for _ in 0..2 * MAX_QUEUED {
         expect_lines(&mut stdio, &["more"]).await;
     }
     scene.pump.finish(LIMIT).await;
