@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_somebody_touched_is_not_undone() {
+    fn a_changed_text_is_not_undone() {
         let cut = TextDiff::between("{\"a\": 1, \"b\": 2}", "{\"b\": 2}");
         assert_eq!(cut.undo("{\"b\": 3}"), None);
         assert_eq!(cut.undo("{\"b\": 2}\n"), None);

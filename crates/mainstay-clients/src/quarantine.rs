@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_kills_its_readers_is_left_alone_after_the_second() {
+    fn a_file_is_quarantined_after_two_deaths() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("mcp.json");
         fs::write(&file, "{}").unwrap();

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_put_together_from_pieces() {
+    fn lines_are_joined_from_pieces() {
         assert_eq!(split(&[b"a\nb", b"c\r\n\n", b"d"]), [whole("a"), whole("bc")]);
     }
 
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn an_over_long_line_costs_itself_only() {
+    fn an_overlong_line_does_not_affect_others() {
         let long = vec![b'x'; MAX_LINE];
         let ends = [&long[..END], b"\n", &long[1..END], b"y"].concat().into();
         let cut = Line::TooLong { length: MAX_LINE + 1, ends };

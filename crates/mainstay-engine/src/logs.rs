@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_follower_of_no_log_sees_its_first_line() {
+    async fn a_follower_of_a_missing_log_sees_its_first_line() {
         let logs = Logs::new();
         let mut lines = logs.open(None, true).await;
         logs.write("time.log", "first\n");

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_no_listener() {
+    fn a_connection_is_not_listed_as_a_listener() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let port = client.local_addr().unwrap().port();
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_for_ipv6_only_is_told_from_one_for_both() {
+    fn ipv6_only_sockets_are_distinguished_from_dual_stack_ones() {
         let both = TcpListener::bind("[::]:0").unwrap();
         let port = both.local_addr().unwrap().port();
         let listed = dump(port).unwrap();
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_is_an_error_or_nothing() {
+    fn truncated_replies_are_errors_or_empty() {
         let mut message = vec![0; HEADER];
         message[..4].copy_from_slice(&100_u32.to_ne_bytes());
         assert_eq!(read_dump(&message, 0, 1, &mut Vec::new()), Err(Errno::BADMSG));

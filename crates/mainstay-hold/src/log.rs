@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unfinished_line_goes_on_after_the_death_of_its_writer() {
+    fn an_unfinished_line_is_continued_after_the_death_of_its_writer() {
         let dir = tempfile::tempdir().unwrap();
         log(&dir, 1_000, 1).write(b"half ");
         log(&dir, 1_000, 1).write(b"a line\nnext\n");
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn our_lines_stand_alone() {
+    fn lines_of_mainstay_do_not_share_a_line_with_output() {
         let dir = tempfile::tempdir().unwrap();
         let mut log = log(&dir, 1_000, 1);
         log.write_lines(b"--- start ---");
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_run_goes_on_in_the_same_file() {
+    fn a_later_run_appends_to_the_same_file() {
         let dir = tempfile::tempdir().unwrap();
         log(&dir, 1_000, 1).write_lines(b"one");
         log(&dir, 1_000, 1).write_lines(b"two");
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn old_files_are_counted_up_and_the_oldest_is_dropped() {
+    fn rotated_files_are_renumbered_and_the_oldest_is_removed() {
         let dir = tempfile::tempdir().unwrap();
         let mut log = log(&dir, 256, 2);
         for number in 0..4 {
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn without_old_files_the_one_file_begins_again() {
+    fn without_rotated_files_the_file_is_truncated() {
         let dir = tempfile::tempdir().unwrap();
         let mut log = log(&dir, 256, 0);
         log.write(&[b'a'; 256 - STAMP]);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_directory_costs_words_only_until_it_is_there() {
+    fn logging_resumes_when_a_missing_directory_is_created() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("later/log");
         let mut log = Log::new(LogConfig { path: path.clone(), max_bytes: 256, keep: 1 });
@@ -257,7 +257,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(40))]
         #[test]
-        fn nothing_is_lost_or_cut_and_no_file_is_too_long(
+        fn lines_stay_whole_and_files_within_their_limit(
             lines in prop::collection::vec("[a-z]{0,120}\n", 0..60), cut in 1..300usize,
         ) {
             let dir = tempfile::tempdir().unwrap();

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_counts_for_its_own_boot() {
+    fn a_record_is_valid_for_its_own_boot_only() {
         let processes = [Process::from_parts(70, 8812), Process::from_parts(71, 1)];
         let text = render(&processes, "boot");
         assert_eq!(parse(&text, "boot"), processes);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_below_a_recorded_process_ends_too() {
+    fn descendants_of_a_recorded_process_are_killed_too() {
         let script = "sleep 600 & echo $! && wait";
         let mut command = Command::new("sh");
         let mut child = command.args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn we_are_alive_and_our_parent_is_known() {
+    fn this_process_is_alive_and_its_parent_is_known() {
         let me = stat(std::process::id()).unwrap().unwrap();
         assert!(me.alive);
         assert_eq!(me.parent, std::os::unix::process::parent_id());

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn no_file_is_no_record_and_junk_is_an_error() {
+    fn a_missing_file_is_none_and_a_damaged_one_an_error() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(read(dir.path()).unwrap(), None);
         fs::write(dir.path().join(EXIT), "junk").unwrap();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_very_process_is_alive() {
+    fn only_the_recorded_process_counts_as_alive() {
         let temp = tempfile::tempdir().unwrap();
         let dir = File::open(temp.path()).unwrap();
         assert_eq!(shim_alive(temp.path()).unwrap(), None);

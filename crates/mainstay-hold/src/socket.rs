@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_deep_down_is_private_and_can_be_reached() {
+    fn a_socket_with_a_long_path_is_private_and_reachable() {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path().join("d".repeat(150)).join("e".repeat(150));
         fs::create_dir_all(&dir).unwrap();
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_accepts_nothing_makes_nobody_wait() {
+    fn connecting_to_a_peer_that_does_not_accept_does_not_block() {
         let temp = tempfile::tempdir().unwrap();
         let _deaf = bind(temp.path(), "s").unwrap();
         let (tell, told) = mpsc::channel();

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_is_all_that_is_below_and_lives() {
+    fn a_tree_contains_all_living_descendants() {
         let all = HashMap::from([
             (10, stat(1, true)),
             (11, stat(10, true)),
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_environment_is_passed_over() {
+    fn a_huge_environment_is_skipped() {
         let mark = format!("huge-{}", std::process::id());
         let padding = vec!["x".repeat(100_000); 11];
         let mut child = sleeper(&mark, &padding);

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_goes_back_does_not_change_the_order() {
+    fn a_clock_that_is_set_back_does_not_change_the_order() {
         let dir = tempfile::tempdir().unwrap();
         for (at, now) in [500, 500, 3, 501].into_iter().enumerate() {
             add(dir.path(), now, "k", &format!("state {at}")).unwrap();

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn every_point_at_which_a_write_can_break_off_is_known() {
+    fn every_interrupted_write_is_recognized() {
         for (old, new) in TEXTS.map(|(old, new)| (old.as_bytes(), new.as_bytes())) {
             for at in 0..=new.len() {
                 check(old, new, &overwritten(old, &new[..at]));
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn every_point_at_which_putting_back_can_break_off_is_known() {
+    fn every_interrupted_rollback_is_recognized() {
         for (old, new) in TEXTS.map(|(old, new)| (old.as_bytes(), new.as_bytes())) {
             for back in 0..=old.len() {
                 for at in 0..=new.len() {
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_wrote_is_no_broken_off_write() {
+    fn a_write_of_another_program_is_not_an_interrupted_write() {
         let (old, new) = (b"{\"a\": 1}", b"{\"a\": 1, \"b\": 2}");
         for foreign in [&b""[..], b"{}", b"{\"c\": 1}", b"{\"a\": 1}\n", b"{\"a\": 1, \"b\": 3}"] {
             assert!(!is_torn(old, new, foreign), "{foreign:?}");

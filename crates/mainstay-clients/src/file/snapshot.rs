@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_of_another_user_is_not_called_read_only() {
+    fn a_file_of_another_user_is_not_reported_as_read_only() {
         let why = |mode, owner, us, may_write| {
             why_read_only(mode, owner, us, may_write, Path::new("/f")).map(|why| why.to_string())
         };

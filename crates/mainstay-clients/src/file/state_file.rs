@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_put_in_place_leaves_nothing_behind() {
+    fn a_failed_write_leaves_no_temporary_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("clients.json");
         fs::create_dir_all(path.join("in the way")).unwrap();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_taken_stays_so() {
+    fn rename_no_replace_keeps_an_existing_file() {
         for rename in [rename_no_replace, rename_in_two_steps] {
             let dir = tempfile::tempdir().unwrap();
             let path = |name: &str| dir.path().join(name);

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_of_links_is_told() {
+    fn a_link_loop_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         symlink("b", dir.path().join("a")).unwrap();
         symlink("a", dir.path().join("b")).unwrap();

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_nobody_needs_is_abandoned() {
+    fn temporary_files_are_abandoned_by_age_or_dead_creator() {
         let pid = maker("77-0123456789abcdef");
         assert_eq!(pid, Pid::from_raw(77));
         let check = |maker, age: Option<i64>, alive: bool| {
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_living_process_is_known() {
+    fn a_living_process_is_recognized() {
         let me = Pid::from_raw(std::process::id().cast_signed()).unwrap();
         assert!(is_alive(me));
     }

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_may_come_change_and_go() {
+    fn an_entry_may_be_added_changed_and_removed() {
         for (before, after) in [
             ("", r#"{"mcpServers": {"time": {}}}"#),
             ("{}", r#"{"mcpServers": {"time": {}}}"#),
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_may() {
+    fn other_changes_are_rejected() {
         for (before, after) in [
             (r#"{"a": 1}"#, r#"{"a": 2, "mcpServers": {"time": {}}}"#),
             (r#"{"a": 1}"#, r#"{"a": 1.0, "mcpServers": {"time": {}}}"#),
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_and_trailing_commas_are_seen_through() {
+    fn comments_and_trailing_commas_are_ignored() {
         let text = r#"{ // "a": 1,
             "url": "http://x/*no comment*/", /* , } */
             "mcpServers": {"time": [1, 2, /* last */ ], },
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_no_map_is_no_sound_result() {
+    fn a_text_without_a_map_is_rejected() {
         let place = Place { format: Format::Json, keys: &["mcpServers"] };
         for after in ["[]", "{", r#"{"mcpServers": []}"#, r#"{"mcpServers": {}}, 1"#] {
             let result = only_entry_differs("{}", after, &place, "time");
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn toml_is_compared_by_statement() {
+    fn toml_is_compared_by_value() {
         let before = "model = \"x\"\n[mcp_servers.other]\nurl = \"o\"\n";
         let ours = "[mcp_servers.time]\nurl = \"t\"\n";
         let place = Place { format: Format::Toml, keys: &["mcp_servers"] };
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_without_what_is_in_the_file() {
+    fn errors_do_not_contain_the_content_of_the_file() {
         let place = Place { format: Format::Toml, keys: &["mcp_servers"] };
         for after in [
             "[mcp_servers.time]\nkey = \"s3cret\" oops\n",

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again_in_its_order() {
+    fn records_are_read_in_the_order_written() {
         let dir = tempfile::tempdir().unwrap();
         let ledger_file = LedgerFile::new(&dir.path().join("state"));
         let map = Value::Map(vec![
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ledger_that_is_not_understood_is_not_replaced() {
+    fn an_unreadable_ledger_is_not_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let ledger_file = LedgerFile::new(dir.path());
         for text in ["{", r#"{"version": 2, "pages": []}"#] {

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn templates_hold_no_slot_of_the_other_transport() {
+    fn templates_have_no_slot_of_the_other_transport() {
         for client in clients() {
             let of_http = client.http.unwrap_or_default().iter();
             for (field, slot) in of_http {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn opencodes_newer_files_are_told_from_older_ones() {
+    fn newer_files_of_opencode_are_recognized() {
         check("", &["mcp"]);
         check(r#"{"mcp": {"time": {"type": "remote"}}}"#, &["mcp"]);
         check(r#"{"mcp": {"servers": {}}}"#, &["mcp", "servers"]);

@@ -42,23 +42,23 @@ use crate::home::{Home, URL, http, remove, server, switch};
 const PART: &str = "MAINSTAY_EDIT_PART";
 
 /// The test that such a process is called to be; any of them would do.
-const KILLED: &str = "crash::no_death_damages_a_file_that_its_client_locks";
+const KILLED: &str = "crash::a_kill_does_not_damage_a_file_that_its_client_locks";
 
 /// One turn of all operations takes fewer steps.
 const STEPS: u64 = 60;
 
 #[test]
-fn no_death_damages_a_file_that_its_client_locks() {
+fn a_kill_does_not_damage_a_file_that_its_client_locks() {
     Scene::new("claude-code", ".claude.json").run(0, Play::Locked);
 }
 
 #[test]
-fn no_death_damages_a_file_that_its_client_just_writes() {
+fn a_kill_does_not_damage_a_file_without_a_lock() {
     Scene::new("cursor", ".cursor/mcp.json").run(1, Play::Unlocked);
 }
 
 #[test]
-fn no_death_damages_a_file_that_is_written_in_place() {
+fn a_kill_does_not_damage_a_file_written_in_place() {
     let scene = Scene::new("kiro", ".kiro/settings/mcp.json");
     fs::hard_link(&scene.file, scene.home.path("second-name.json")).unwrap();
     scene.run(2, Play::Resting);

@@ -50,7 +50,7 @@ fn state(registrar: &Registrar) -> Option<State> {
 }
 
 #[test]
-fn a_refresh_gives_the_file_back_to_the_last_byte() {
+fn a_refresh_restores_the_file_exactly() {
     let (home, file) = edited_by_hand(WITH_USERS_FIELDS);
     let registrar = home.registrar();
     let removed = remove(&registrar, "cursor", "time", Purpose::Refresh);
@@ -65,7 +65,7 @@ fn a_refresh_gives_the_file_back_to_the_last_byte() {
 }
 
 #[test]
-fn the_users_fields_come_back_into_a_file_that_was_changed_meanwhile() {
+fn the_users_fields_are_restored_into_a_changed_file() {
     let (home, file) = edited_by_hand(WITH_USERS_FIELDS);
     let registrar = home.registrar();
     remove(&registrar, "cursor", "time", Purpose::Refresh);
@@ -111,7 +111,7 @@ fn a_foreign_entry_of_the_same_name_is_left_alone() {
 }
 
 #[test]
-fn an_entry_of_the_users_that_says_the_same_stays_the_users() {
+fn an_equal_entry_of_the_user_stays_the_users() {
     let text = format!("{{\"mcpServers\": {{\"time\": {{\"url\": \"{URL}\"}}}}}}");
     let (home, file) = cursor(&text);
     let registrar = home.registrar();
@@ -122,7 +122,7 @@ fn an_entry_of_the_users_that_says_the_same_stays_the_users() {
 }
 
 #[test]
-fn drift_is_told_and_kept_until_a_person_asks() {
+fn drift_is_reported_and_kept_until_a_user_asks() {
     let drifted = WITH_USERS_FIELDS.replace(URL, "http://10.0.0.1/mine");
     let (home, file) = edited_by_hand(&drifted);
     let registrar = home.registrar();
@@ -148,7 +148,7 @@ fn a_drifted_entry_survives_the_removal_of_its_server() {
 }
 
 #[test]
-fn what_the_client_writes_over_right_after_us_is_written_again() {
+fn an_entry_overwritten_right_after_a_write_is_written_again() {
     let (home, file) = edited_by_hand("{\"mcpServers\": {}}");
     assert_eq!(standing(&home, "time"), Standing::Overwritten);
     let change = home.registrar().add("cursor", &server("time"), &http()).unwrap();
@@ -157,7 +157,7 @@ fn what_the_client_writes_over_right_after_us_is_written_again() {
 }
 
 #[test]
-fn what_a_person_took_out_stays_out_until_one_asks() {
+fn an_entry_removed_by_a_user_stays_removed_until_a_user_asks() {
     let (home, file) = edited_by_hand("{\"mcpServers\": {}}");
     age(&home);
     let registrar = home.registrar();
@@ -175,7 +175,7 @@ fn what_a_person_took_out_stays_out_until_one_asks() {
 }
 
 #[test]
-fn a_client_that_is_not_there_gets_no_directory() {
+fn a_client_that_is_not_installed_gets_no_directory() {
     let home = Home::new();
     let error = home.registrar().add("kiro", &server("time"), &http()).unwrap_err();
     assert!(matches!(error, ClientError::NotInstalled { product: "Kiro", .. }), "{error}");
@@ -186,7 +186,7 @@ fn a_client_that_is_not_there_gets_no_directory() {
 }
 
 #[test]
-fn a_file_that_makes_no_sense_is_refused_with_its_place() {
+fn an_invalid_file_is_rejected_with_its_position() {
     for text in ["{\"mcpServers\": {},\n  oops\n}", "{\"mcpServers\": []}"] {
         let (home, file) = cursor(text);
         let error = home.registrar().add("cursor", &server("time"), &http()).unwrap_err();
@@ -200,7 +200,7 @@ fn a_file_that_makes_no_sense_is_refused_with_its_place() {
 }
 
 #[test]
-fn clients_and_transports_that_do_not_fit_are_refused() {
+fn unsupported_transports_are_rejected() {
     let home = Home::new();
     home.write(".config/Claude/claude_desktop_config.json", "{}");
     let registrar = home.registrar();
@@ -211,7 +211,7 @@ fn clients_and_transports_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn an_entry_that_is_away_can_go_for_good_without_a_trace() {
+fn an_entry_that_is_away_is_removed_without_a_trace() {
     for (before, meanwhile, left) in [
         (Some("{ }\n"), None, Some("{ }\n")),
         (None, None, None),
@@ -238,7 +238,7 @@ fn an_entry_that_is_away_can_go_for_good_without_a_trace() {
 }
 
 #[test]
-fn a_file_that_is_deleted_while_the_entry_is_away_stays_deleted_until_one_asks() {
+fn a_file_deleted_while_the_entry_is_away_stays_deleted_until_a_user_asks() {
     let (home, file) = edited_by_hand(WITH_USERS_FIELDS);
     let registrar = home.registrar();
     remove(&registrar, "cursor", "time", Purpose::Refresh);
@@ -252,7 +252,7 @@ fn a_file_that_is_deleted_while_the_entry_is_away_stays_deleted_until_one_asks()
 }
 
 #[test]
-fn what_changed_while_the_entry_was_away_is_kept_until_one_asks() {
+fn changes_while_the_entry_was_away_are_kept_until_a_user_asks() {
     let (home, file) = edited_by_hand(WITH_USERS_FIELDS);
     let registrar = home.registrar();
     remove(&registrar, "cursor", "time", Purpose::Refresh);
@@ -266,7 +266,7 @@ fn what_changed_while_the_entry_was_away_is_kept_until_one_asks() {
 }
 
 #[test]
-fn what_the_client_wrote_over_before_a_refresh_comes_back_after_it() {
+fn an_entry_overwritten_before_a_refresh_is_restored_after_it() {
     let (home, file) = edited_by_hand("{\"mcpServers\": {}}");
     let registrar = home.registrar();
     remove(&registrar, "cursor", "time", Purpose::Refresh);
@@ -277,7 +277,7 @@ fn what_the_client_wrote_over_before_a_refresh_comes_back_after_it() {
 }
 
 #[test]
-fn status_tells_of_every_entry_whose_it_is() {
+fn status_reports_the_owner_of_every_entry() {
     let (home, file) = cursor("{\"mcpServers\": {\"mine\": {\"command\": \"x\"}}}\n");
     let registrar = home.registrar();
     registrar.add("cursor", &server("time"), &http()).unwrap();
@@ -293,7 +293,7 @@ fn status_tells_of_every_entry_whose_it_is() {
 }
 
 #[test]
-fn a_look_changes_nothing() {
+fn status_changes_nothing() {
     let (home, file) = cursor("{}\n");
     let left_behind = home.write(".cursor/.mcp.json.mainstay-1-0123456789abcdef.tmp", "{");
     let status = home.registrar().status("cursor").unwrap();
@@ -308,7 +308,7 @@ fn a_look_changes_nothing() {
 }
 
 #[test]
-fn a_byte_order_mark_that_the_client_rejects_is_told() {
+fn a_rejected_byte_order_mark_is_reported() {
     let desktop = (".config/Claude/claude_desktop_config.json", "claude-desktop", true);
     let cursor = (".cursor/mcp.json", "cursor", false);
     for (path, client, is_rejected) in [desktop, cursor] {
@@ -324,7 +324,7 @@ fn a_byte_order_mark_that_the_client_rejects_is_told() {
 }
 
 #[test]
-fn of_two_entries_the_last_to_go_takes_along_what_was_created_for_the_first() {
+fn the_last_entry_removes_what_was_created_for_the_first() {
     let file = ".kiro/settings/mcp.json";
     for before in [None, Some("{ }\n"), Some("{\"mcpServers\": {}}")] {
         for order in [["time", "git"], ["git", "time"]] {
@@ -356,7 +356,7 @@ impl Observer for Broken {
 }
 
 #[test]
-fn after_a_failure_the_ledger_says_what_is_in_the_file() {
+fn after_a_failure_the_ledger_matches_the_file() {
     for (step, expected) in [
         (Step::Sync, None),
         (Step::Rename, None),

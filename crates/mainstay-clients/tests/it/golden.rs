@@ -83,7 +83,7 @@ fn an_entry_is_added_and_removed_without_a_trace() {
 }
 
 #[test]
-fn a_missing_file_is_made_and_removed_again() {
+fn a_missing_file_is_created_and_removed_again() {
     // Which version a file is of is seen in a file only.
     for case in CASES.iter().filter(|case| case.dir != "opencode-v2") {
         for (golden, target) in [("fresh", case.target()), ("stdio", stdio())] {

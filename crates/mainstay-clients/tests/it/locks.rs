@@ -87,7 +87,7 @@ fn cline_sees_a_directory_with_a_marker() {
 }
 
 #[test]
-fn a_lock_that_is_held_is_waited_for_and_then_told() {
+fn a_held_lock_is_waited_for_and_then_reported() {
     for client in ["claude-code", "cline"] {
         let (home, file, lock) = scene();
         fs::create_dir(&lock).unwrap();
@@ -112,7 +112,7 @@ fn a_lock_that_is_held_is_waited_for_and_then_told() {
 }
 
 #[test]
-fn a_lock_that_its_holder_left_a_moment_ago_is_waited_for() {
+fn a_lock_left_a_moment_ago_is_waited_for() {
     for client in ["claude-code", "cline"] {
         let (home, file, lock) = scene();
         fs::create_dir(&lock).unwrap();
@@ -124,7 +124,7 @@ fn a_lock_that_its_holder_left_a_moment_ago_is_waited_for() {
 }
 
 #[test]
-fn a_lock_that_is_given_back_is_taken() {
+fn a_released_lock_is_taken() {
     let (home, file, lock) = scene();
     fs::create_dir(&lock).unwrap();
     let holder = std::thread::spawn(move || {
@@ -152,7 +152,7 @@ fn a_lock_left_behind_is_taken_over_when_its_client_would() {
 }
 
 #[test]
-fn what_was_not_made_as_a_lock_is_not_removed_and_keeps_nobody_out() {
+fn something_else_at_the_lock_path_is_kept_and_ignored() {
     let (home, file, lock) = scene();
     fs::create_dir(&lock).unwrap();
     fs::write(lock.join("notes.txt"), "mine").unwrap();

@@ -45,7 +45,7 @@ impl Observer for Onlooker {
 }
 
 #[test]
-fn a_slow_change_is_not_taken_for_a_removal_by_a_person() {
+fn a_slow_change_is_not_mistaken_for_a_removal_by_a_user() {
     let (home, file) = scene();
     let (state, machine) = (home.state(), home.machine());
     let onlooker = Arc::new(Onlooker { state, machine, seen: Mutex::default() });
@@ -59,7 +59,7 @@ fn a_slow_change_is_not_taken_for_a_removal_by_a_person() {
 }
 
 #[test]
-fn a_change_that_was_broken_off_is_not_taken_for_a_removal_by_a_person() {
+fn an_interrupted_change_is_not_mistaken_for_a_removal_by_a_user() {
     /// Dies where a process that is killed would.
     struct Killed;
     impl Observer for Killed {
@@ -102,7 +102,7 @@ fn the_time_of_a_change_is_when_the_file_was_written() {
 }
 
 #[test]
-fn a_look_during_a_change_takes_nobody_for_a_person() {
+fn status_during_a_change_reports_no_removal_by_a_user() {
     let (home, file) = scene();
     let registrar = home.registrar();
     std::thread::scope(|scope| {

@@ -95,7 +95,7 @@ fn an_entry_leaves_a_file_only_after_it_is_in_the_next() {
 }
 
 #[test]
-fn another_name_of_the_same_file_is_no_move() {
+fn another_path_of_the_same_file_is_not_a_move() {
     let home = Home::new();
     let real = home.write("dotfiles/opencode.json", "{ }\n");
     fs::create_dir_all(home.path(".config/opencode")).unwrap();
@@ -132,7 +132,7 @@ fn a_file_that_cannot_be_left_does_not_keep_an_entry_from_the_new_one() {
 }
 
 #[test]
-fn a_removal_tells_of_each_file_what_was_done() {
+fn a_removal_reports_each_file() {
     let home = Home::new();
     let old = home.write(".config/opencode/opencode.json", "{}\n");
     let registrar = home.registrar();

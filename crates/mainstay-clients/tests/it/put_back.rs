@@ -45,7 +45,7 @@ fn codex() -> (Home, PathBuf, String) {
 }
 
 #[test]
-fn two_entries_that_are_out_together_come_back_in_any_order() {
+fn two_entries_removed_together_are_restored_in_any_order() {
     for ((home, file, with), client) in [(zed(), "zed"), (codex(), "codex")] {
         let registrar = home.registrar();
         for out in [["time", "git"], ["git", "time"]] {
@@ -68,7 +68,7 @@ fn two_entries_that_are_out_together_come_back_in_any_order() {
 }
 
 #[test]
-fn what_others_edit_meanwhile_costs_an_entry_neither_its_place_nor_its_comments() {
+fn an_entry_keeps_its_place_and_comments_in_an_edited_file() {
     let edit = |text: &str| {
         text.replace("\"other\": {}", "\"other\": {\"enabled\": true}")
             .replace("theme = 1", "theme = 2")
@@ -83,7 +83,7 @@ fn what_others_edit_meanwhile_costs_an_entry_neither_its_place_nor_its_comments(
 }
 
 #[test]
-fn a_record_of_an_earlier_version_is_still_understood() {
+fn a_record_of_an_earlier_version_can_be_read() {
     let (home, file, _) = zed();
     let registrar = home.registrar();
     remove(&registrar, "zed", "time", Purpose::Refresh);

@@ -15,7 +15,7 @@ fn is_installed(registrar: &Registrar, client: &str) -> bool {
 }
 
 #[test]
-fn directories_that_were_made_go_with_the_file() {
+fn created_directories_are_removed_with_the_file() {
     for (client, program, top) in [
         ("codex", "codex", ".codex"),
         ("opencode", "opencode", ".config"),
@@ -37,7 +37,7 @@ fn directories_that_were_made_go_with_the_file() {
 }
 
 #[test]
-fn a_directory_that_was_there_or_is_in_use_stays() {
+fn an_existing_or_used_directory_stays() {
     let home = Home::new();
     home.install("opencode");
     fs::create_dir(home.path(".config")).unwrap();
@@ -52,7 +52,7 @@ fn a_directory_that_was_there_or_is_in_use_stays() {
 }
 
 #[test]
-fn a_directory_that_a_dead_writer_left_goes_with_the_record() {
+fn a_directory_left_by_a_dead_writer_is_removed_with_the_record() {
     let home = Home::new();
     home.install("codex");
     let registrar = home.registrar();
@@ -84,7 +84,7 @@ fn an_edit_that_fails_leaves_no_directory() {
 }
 
 #[test]
-fn the_users_fields_that_go_with_an_entry_are_told() {
+fn removed_fields_of_the_user_are_reported() {
     for (more, told) in [
         ("", ""),
         ("\"autoApprove\": [], ", ", with your field `autoApprove`"),

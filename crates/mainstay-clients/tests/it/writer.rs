@@ -77,7 +77,7 @@ fn a_file_is_replaced_whole_with_its_mode() {
 }
 
 #[test]
-fn no_change_is_no_write_and_no_backup() {
+fn without_a_change_nothing_is_written() {
     let (home, file) = scene();
     fs::write(&file, AFTER).unwrap();
     let old = inode(&file);
@@ -112,7 +112,7 @@ fn links_stay_links() {
 }
 
 #[test]
-fn a_link_to_nowhere_gets_its_file() {
+fn the_target_of_a_dangling_link_is_created() {
     let (home, file) = scene();
     fs::remove_file(&file).unwrap();
     symlink("real.json", &file).unwrap();
@@ -132,7 +132,7 @@ fn a_link_into_a_directory_that_is_missing_is_refused() {
 }
 
 #[test]
-fn all_names_of_a_file_say_the_same_afterwards() {
+fn hard_links_stay_the_same_file() {
     let (home, file) = scene();
     let other = home.path(".cursor/other.json");
     fs::hard_link(&file, &other).unwrap();
@@ -182,7 +182,7 @@ fn a_step_that_fails_leaves_the_file_as_it_was_and_nothing_beside_it() {
 }
 
 #[test]
-fn a_write_in_place_that_fails_is_taken_back() {
+fn a_failed_write_in_place_is_rolled_back() {
     for step in [Step::Overwrite, Step::Truncate, Step::Sync] {
         let (home, file) = scene();
         fs::hard_link(&file, home.path(".cursor/other.json")).unwrap();
@@ -192,7 +192,7 @@ fn a_write_in_place_that_fails_is_taken_back() {
 }
 
 #[test]
-fn a_write_in_place_that_was_broken_off_is_completed_by_the_next_one() {
+fn an_interrupted_write_in_place_is_completed_by_the_next() {
     let (home, file) = scene();
     fs::hard_link(&file, home.path(".cursor/other.json")).unwrap();
     // What is noted during a write is put back after it, as if the writer had died before its end.
@@ -234,7 +234,7 @@ fn read_only_files_are_refused() {
 }
 
 #[test]
-fn what_is_no_text_file_is_refused() {
+fn binary_files_and_directories_are_rejected() {
     let (home, file) = scene();
     fs::write(&file, b"{\"a\": \"\xff\"}").unwrap();
     let error = add(&Writer::new(home.state()), &file).unwrap_err();
@@ -246,7 +246,7 @@ fn what_is_no_text_file_is_refused() {
 }
 
 #[test]
-fn what_is_too_large_to_be_settings_is_not_read() {
+fn too_large_files_are_not_read() {
     let (home, file) = scene();
     // A sparse file: it takes no room, and reading it to the end would.
     fs::File::options().write(true).open(&file).unwrap().set_len(300 << 20).unwrap();
@@ -257,7 +257,7 @@ fn what_is_too_large_to_be_settings_is_not_read() {
 }
 
 #[test]
-fn what_every_user_may_write_is_left_alone() {
+fn world_writable_files_are_left_alone() {
     let (home, file) = scene();
     let dir = file.parent().unwrap();
     let check = |path: &Path, mode: u32, is_refused: bool| {
@@ -311,7 +311,7 @@ fn an_edit_of_more_than_the_entry_is_not_written() {
 }
 
 #[test]
-fn what_others_write_meanwhile_is_kept() {
+fn concurrent_writes_are_kept() {
     let (home, file) = scene();
     let theirs = BEFORE.replace("other", "newer");
     for times in [1, 4] {
@@ -333,7 +333,7 @@ fn what_others_write_meanwhile_is_kept() {
 }
 
 #[test]
-fn half_a_file_that_is_being_written_is_no_reason_to_fail() {
+fn a_file_that_is_being_written_is_read_again() {
     let (home, file) = scene();
     fs::write(&file, "{\"mcpServers\": {").unwrap();
     let client = Client::by_id("cursor").unwrap();
@@ -350,7 +350,7 @@ fn half_a_file_that_is_being_written_is_no_reason_to_fail() {
 }
 
 #[test]
-fn a_file_that_never_rests_is_given_up() {
+fn a_file_that_keeps_changing_is_given_up() {
     let (home, file) = scene();
     let (count, path) = (Mutex::new(0), file.clone());
     let write = move || {
@@ -365,7 +365,7 @@ fn a_file_that_never_rests_is_given_up() {
 }
 
 #[test]
-fn a_file_that_appears_meanwhile_is_not_replaced() {
+fn a_file_created_meanwhile_is_not_replaced() {
     let (home, file) = scene();
     fs::remove_file(&file).unwrap();
     let path = file.clone();
@@ -376,7 +376,7 @@ fn a_file_that_appears_meanwhile_is_not_replaced() {
 }
 
 #[test]
-fn what_a_killed_writer_left_beside_the_file_is_swept() {
+fn temporary_files_of_a_killed_writer_are_removed() {
     let (home, file) = scene();
     let mut dead = Command::new("true").spawn().unwrap();
     dead.wait().unwrap();
@@ -390,7 +390,7 @@ fn what_a_killed_writer_left_beside_the_file_is_swept() {
 }
 
 #[test]
-fn a_temporary_file_that_somebody_else_swept_is_made_again() {
+fn a_removed_temporary_file_is_created_again() {
     let (home, file) = scene();
     let (dir, left) = (file.parent().unwrap().to_owned(), Mutex::new(2));
     let sweep = move || {

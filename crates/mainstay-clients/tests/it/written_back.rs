@@ -32,7 +32,7 @@ fn remove_for_good(registrar: &Registrar) -> Done {
 }
 
 #[test]
-fn an_entry_that_comes_back_after_its_removal_is_removed_again() {
+fn an_entry_written_back_after_its_removal_is_removed_again() {
     let (home, file, with_entry) = scene();
     let registrar = home.registrar();
     for _ in 0..3 {
@@ -48,7 +48,7 @@ fn an_entry_that_comes_back_after_its_removal_is_removed_again() {
 }
 
 #[test]
-fn an_entry_that_stays_away_is_forgotten_after_a_while() {
+fn the_record_of_a_removed_entry_expires() {
     let (home, file, _) = scene();
     let registrar = home.registrar();
     remove_for_good(&registrar);
@@ -61,7 +61,7 @@ fn an_entry_that_stays_away_is_forgotten_after_a_while() {
 }
 
 #[test]
-fn a_server_that_comes_again_takes_up_what_the_client_wrote_back() {
+fn a_server_added_again_owns_the_entry_that_was_written_back() {
     let (home, file, with_entry) = scene();
     let registrar = home.registrar();
     remove_for_good(&registrar);
@@ -77,7 +77,7 @@ fn a_server_that_comes_again_takes_up_what_the_client_wrote_back() {
 }
 
 #[test]
-fn a_file_that_the_user_makes_right_after_a_removal_is_the_users() {
+fn a_file_created_by_the_user_right_after_a_removal_is_the_users() {
     for mine in ["{\"mcpServers\": {}}", "{}", "{\"mcpServers\": {\"mine\": {}}}\n"] {
         let home = Home::new();
         home.install("cursor");
@@ -92,7 +92,7 @@ fn a_file_that_the_user_makes_right_after_a_removal_is_the_users() {
 }
 
 #[test]
-fn what_the_user_makes_long_after_a_removal_is_the_users() {
+fn an_entry_created_by_the_user_long_after_a_removal_is_the_users() {
     let home = Home::new();
     home.install("cursor");
     let file = home.path(".cursor/mcp.json");
@@ -109,7 +109,7 @@ fn what_the_user_makes_long_after_a_removal_is_the_users() {
 }
 
 #[test]
-fn an_entry_that_the_user_makes_after_a_removal_is_the_users() {
+fn an_entry_created_by_the_user_after_a_removal_is_the_users() {
     let (home, file, with_entry) = scene();
     let registrar = home.registrar();
     remove_for_good(&registrar);
@@ -157,7 +157,7 @@ fn an_update_that_is_written_back_is_made_again() {
 }
 
 #[test]
-fn an_update_that_a_person_takes_back_later_stays_taken_back() {
+fn an_update_reverted_by_a_user_later_stays_reverted() {
     let (home, file, old) = scene();
     let registrar = home.registrar();
     add(&registrar, 2);
@@ -168,7 +168,7 @@ fn an_update_that_a_person_takes_back_later_stays_taken_back() {
 }
 
 #[test]
-fn an_entry_that_is_written_back_during_a_refresh_is_brought_up_to_date() {
+fn an_entry_written_back_during_a_refresh_is_updated() {
     let (home, file, old) = scene();
     let registrar = home.registrar();
     remove(&registrar, "cursor", "time", Purpose::Refresh);

@@ -56,7 +56,7 @@ const META: &str = "/home/u/.docker/contexts/meta";
 const HOME: (&str, &str) = ("HOME", "/home/u");
 
 #[test]
-fn the_usual_places_in_their_order() {
+fn default_addresses_are_in_order() {
     let env = env(&[HOME, ("XDG_RUNTIME_DIR", "/run/user/7")]);
     let docker = [
         "Docker: unix:///var/run/docker.sock",
@@ -84,7 +84,7 @@ fn the_usual_places_in_their_order() {
 }
 
 #[test]
-fn without_a_home_only_the_machine_s_own_places_are_left() {
+fn without_a_home_only_system_addresses_are_tried() {
     for env in [env(&[]), env(&[("HOME", ""), ("XDG_RUNTIME_DIR", "relative")])] {
         let found = shown(&Files::default().candidates(None, &env));
         let expected =
@@ -94,7 +94,7 @@ fn without_a_home_only_the_machine_s_own_places_are_left() {
 }
 
 #[test]
-fn what_the_user_names_comes_first() {
+fn settings_of_the_user_come_first() {
     let files = Files::default()
         .with("/home/u/.docker/config.json", r#"{"currentContext": "far"}"#)
         .context(&format!("{META}/aa"), "near", "unix:///near.sock")
@@ -125,7 +125,7 @@ fn what_the_user_names_comes_first() {
 }
 
 #[test]
-fn a_place_is_tried_once() {
+fn each_address_is_tried_once() {
     let files = Files::default().with("/cfg/config.json", r#"{"currentContext": "c"}"#).context(
         "/cfg/contexts/meta/aa",
         "c",
@@ -137,7 +137,7 @@ fn a_place_is_tried_once() {
 }
 
 #[test]
-fn a_context_that_is_not_there_names_no_place() {
+fn a_missing_context_gives_no_address() {
     let usual = "Docker: unix:///var/run/docker.sock";
     let check = |files: Files, context: &str| {
         let env = env(&[HOME, ("DOCKER_CONTEXT", context)]);
@@ -210,7 +210,7 @@ fn addresses_are_written_as_they_are_read() {
 }
 
 #[test]
-fn what_the_environment_adds_is_written_too() {
+fn certificates_from_the_environment_are_written_too() {
     let given = env(&[HOME, ("DOCKER_CERT_PATH", "/certs"), ("DOCKER_TLS_VERIFY", "1")]);
     let check = |text: &str, expected: &str| {
         let address = Address::given(text, &given).unwrap();
@@ -266,7 +266,7 @@ fn the_engine_in_the_settings_is_chosen() {
 }
 
 #[test]
-fn a_file_that_cannot_be_parsed_is_named() {
+fn an_unparsable_file_is_reported() {
     let check = |text: &str, expected: &str| {
         let files = Files::default().with("/home/u/.docker/config.json", text);
         let error = named(None, &env(&[HOME]), &files).unwrap_err().to_string();
@@ -281,7 +281,7 @@ fn a_file_that_cannot_be_parsed_is_named() {
 }
 
 #[test]
-fn a_bad_address_is_refused_with_advice() {
+fn bad_addresses_are_rejected_with_advice() {
     let check = |text: &str, expected: AddressError| {
         assert_eq!(text.parse::<Address>(), Err(expected), "{text}");
     };
@@ -307,7 +307,7 @@ fn a_bad_address_is_refused_with_advice() {
 }
 
 #[test]
-fn tcp_is_spoken_to_by_tls_if_the_environment_says_so() {
+fn tcp_uses_tls_if_the_environment_enables_it() {
     let check = |text: &str, given: &[(&str, &str)], port: &str, dir: Option<&str>| {
         let expected = Address::Tcp {
             host_port: format!("h:{port}"),
@@ -327,7 +327,7 @@ fn tcp_is_spoken_to_by_tls_if_the_environment_says_so() {
 }
 
 #[test]
-fn the_last_of_two_variables_counts() {
+fn the_last_of_two_variables_wins() {
     let env = env(&[("A", "1"), ("A", "2"), ("B", "")]);
     assert_eq!((env.get("A"), env.get("B"), env.get("C")), (Some("2"), None, None));
 }

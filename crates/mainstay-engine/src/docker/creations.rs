@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_only_an_older_record_has_is_taken_in_once() {
+    fn an_id_of_an_older_record_is_imported_once() {
         let dir = tempfile::tempdir().unwrap();
         let creations = open(dir.path());
         creations.import(&time(), "unix:///x", "E", "C").unwrap();
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_cannot_be_read_are_left_out() {
+    fn unreadable_files_are_skipped() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("a.creation"), r#"{"version":2}"#).unwrap();
         fs::write(dir.path().join("b.creation"), "{").unwrap();

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_written_is_there_after_a_flush_and_gone_after_a_removal() {
+    async fn writes_are_visible_after_a_flush_and_gone_after_a_removal() {
         let dir = tempfile::tempdir().unwrap();
         let writer = LogWriter::start(dir.path().to_owned(), 10_000, 1).unwrap();
         let (mut first, mut second) = (writer.log(&server()), writer.log(&server()));

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_and_what_was_removed_is_not() {
+    fn written_records_are_read_and_removed_ones_are_not() {
         let dir = tempfile::tempdir().unwrap();
         let containers = dir.path().join("containers");
         let (records, none) = Records::open(containers.clone()).unwrap();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_left_out() {
+    fn unreadable_records_are_skipped() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("a.json"), r#"{"version":2,"address":"x"}"#).unwrap();
         fs::write(dir.path().join("b.json"), "{").unwrap();

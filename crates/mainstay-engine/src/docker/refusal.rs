@@ -103,14 +103,14 @@ mod tests {
     }
 
     #[test]
-    fn what_an_engine_says_is_one_line() {
+    fn engine_messages_are_one_line() {
         let said = answer(500, "OCI runtime create failed: exec failed\r\n: unknown\r\n");
         assert_eq!(said.to_string(), "OCI runtime create failed: exec failed : unknown");
     }
 
     /// Messages of Docker 20 to 29, containerd, runc, crun and Podman.
     #[test]
-    fn what_engines_say_is_classified() {
+    fn engine_messages_are_classified() {
         let check = |status, why: &str, expected| {
             assert_eq!(Refusal::of_start(&answer(status, why)), expected, "{status} {why}");
         };

@@ -90,13 +90,13 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_put_together_from_pieces() {
+    fn lines_are_joined_from_pieces() {
         assert_eq!(split(&[b"a\nb", b"c\r\n\n", b"d"]), ["a", "bc", "", "d"]);
         assert_eq!(split(&[b"a\n"]), ["a"]);
     }
 
     #[test]
-    fn an_over_long_line_is_cut_and_the_next_one_is_whole() {
+    fn an_overlong_line_is_cut_and_the_next_one_is_whole() {
         let long = vec![b'x'; MAX_LINE];
         let whole = "x".repeat(MAX_LINE);
         assert_eq!(split(&[&long, b"\nb\n"]), [whole.clone(), "b".to_owned()]);

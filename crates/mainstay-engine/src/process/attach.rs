@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_dealt_with_is_confirmed() {
+    fn only_processed_lines_are_acknowledged() {
         let mut unconsumed = Unconsumed::since(100);
         unconsumed.delivered(110);
         unconsumed.delivered(125);
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_line_waits_for_the_lines_before_it() {
+    fn a_partial_line_is_acknowledged_after_the_lines_before_it() {
         let mut unconsumed = Unconsumed::since(0);
         unconsumed.delivered(10);
         // Blank lines, and an unfinished one.

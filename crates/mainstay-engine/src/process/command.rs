@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_and_unusable_programs_are_told_apart() {
+    fn missing_and_unusable_programs_are_distinguished() {
         let dir = tempfile::tempdir().unwrap();
         file(dir.path(), "data", 0o644);
         let path = dir.path().as_os_str();

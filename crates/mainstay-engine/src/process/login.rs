@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_profile_prints_is_ignored() {
+    fn output_of_the_profile_is_ignored() {
         let check = |printed: &str, expected: Option<&str>| {
             assert_eq!(between_fences(printed.as_bytes()), expected.map(str::as_bytes));
         };
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_login_shell_is_asked() {
+    async fn the_path_of_the_login_shell_is_read() {
         let home = tempfile::tempdir().unwrap();
         std::fs::write(home.path().join(".profile"), "PATH=/from/profile:/bin; echo noise\n")
             .unwrap();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_shell_there_is_a_fallback_for_good() {
+    async fn without_a_shell_the_fallback_is_permanent() {
         let env = [("SHELL".into(), "/no/such/shell".into())];
         let login = LoginPath::default().get(&env).await;
         assert_eq!(login.path, FALLBACK);

@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_system_lacks_is_no_fault_of_the_server() {
+    fn shortages_of_the_system_are_temporary() {
         let launch = Launch {
             program: "/bin/x".into(),
             args: Vec::new(),

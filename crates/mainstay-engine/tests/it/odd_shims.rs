@@ -62,7 +62,7 @@ async fn play_slow(listener: StdListener) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn slow_and_mute_shims_hold_up_only_themselves() {
+async fn slow_and_silent_shims_delay_only_themselves() {
     let processes = Processes::new();
     let engine = processes.open();
     let mut shims = JoinSet::new();
@@ -79,7 +79,7 @@ async fn slow_and_mute_shims_hold_up_only_themselves() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_that_cannot_be_reached_is_told_from_one_that_is_gone() {
+async fn an_unreachable_run_is_distinguished_from_a_gone_one() {
     let processes = Processes::new();
     let engine = processes.open();
     let absent = engine.attach(&key("absent", 1)).await.unwrap_err();
@@ -101,7 +101,7 @@ async fn a_run_that_cannot_be_reached_is_told_from_one_that_is_gone() {
 }
 
 #[tokio::test]
-async fn a_crowded_shim_refuses_and_that_passes() {
+async fn a_shim_with_too_many_connections_refuses_temporarily() {
     let processes = Processes::new();
     let engine = processes.open();
     let crowded = key("crowded", 1);
@@ -154,7 +154,7 @@ async fn a_start_whose_shim_does_not_listen_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_start_whose_shim_reports_nonsense_leaves_nothing() {
+async fn a_start_whose_shim_reports_garbage_leaves_nothing() {
     check_failed_start(b"nonsense", false).await;
 }
 

@@ -61,7 +61,7 @@ async fn nothing_outlives_a_killed_shim() {
 }
 
 #[tokio::test]
-async fn a_server_that_runs_elsewhere_is_not_for_this_engine() {
+async fn a_remote_server_is_refused_by_this_engine() {
     let processes = Processes::new();
     let engine = processes.open();
     let url = "https://example.com/mcp".parse().unwrap();
@@ -76,7 +76,7 @@ async fn a_server_that_runs_elsewhere_is_not_for_this_engine() {
 }
 
 #[tokio::test]
-async fn a_taken_port_is_told_before_the_start() {
+async fn a_taken_port_is_reported_before_the_start() {
     let processes = Processes::new();
     let engine = processes.open();
     for address in ["127.0.0.1:0", "[::1]:0"] {
@@ -118,7 +118,7 @@ async fn a_flood_neither_fills_the_log_nor_stops_the_server() {
 }
 
 #[tokio::test]
-async fn a_replaced_daemon_is_not_obeyed() {
+async fn requests_of_a_replaced_daemon_are_refused() {
     let processes = Processes::new();
     let old = processes.open_as(1);
     let spec = processes.shell("handed-over", "exec sleep 600");
@@ -138,7 +138,7 @@ async fn a_replaced_daemon_is_not_obeyed() {
 }
 
 #[tokio::test]
-async fn what_was_dealt_with_is_not_told_again_and_the_rest_is() {
+async fn processed_output_is_not_repeated_and_the_rest_is() {
     let processes = Processes::new();
     let engine = processes.open();
     let spec = processes.shell("numbers", "printf '1\\n\\n2\\n3\\n4'; exec sleep 600");
@@ -169,7 +169,7 @@ async fn what_was_dealt_with_is_not_told_again_and_the_rest_is() {
 }
 
 #[tokio::test]
-async fn a_server_waits_for_a_reader_that_does_not_hear() {
+async fn a_server_waits_for_a_slow_reader() {
     let processes = Processes::new();
     let engine = processes.open();
     let script = "i=0; while [ $i -lt 3000 ]; do printf '%01023d\\n' $i; i=$((i+1)); done; \
@@ -193,7 +193,7 @@ async fn a_server_waits_for_a_reader_that_does_not_hear() {
 }
 
 #[tokio::test]
-async fn a_caller_who_goes_away_leaves_no_half_start() {
+async fn a_start_is_completed_when_its_caller_is_dropped() {
     let processes = Processes::new();
     let engine = processes.open();
     let mut news = engine.watch();
@@ -216,7 +216,7 @@ async fn a_caller_who_goes_away_leaves_no_half_start() {
 }
 
 #[tokio::test]
-async fn a_run_that_is_still_ending_does_not_hold_up_the_list() {
+async fn a_run_that_is_still_ending_does_not_delay_the_list() {
     let processes = Processes::new();
     let first = processes.open();
     let mut news = first.watch();

@@ -18,7 +18,7 @@ fn remote() -> ServerSpec {
 }
 
 #[tokio::test]
-async fn a_run_is_listed_until_it_is_ended_and_its_end_is_told_once() {
+async fn a_run_is_listed_until_its_end_which_is_reported_once() {
     let engine = RemoteEngine::default();
     let mut news = engine.watch();
     let key = key("api", 1);
@@ -38,7 +38,7 @@ async fn a_run_is_listed_until_it_is_ended_and_its_end_is_told_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_earlier_engine_had_is_gone_on_with() {
+async fn runs_of_an_earlier_engine_are_resumed() {
     let (key, age) = (key("api", 7), Duration::from_secs(60));
     let engine = RemoteEngine::resumed([(key.clone(), age)]);
     let found = engine.list().await.unwrap();
@@ -49,7 +49,7 @@ async fn what_an_earlier_engine_had_is_gone_on_with() {
 }
 
 #[tokio::test]
-async fn a_local_process_is_another_engine_s() {
+async fn a_local_process_is_refused() {
     let engine = RemoteEngine::default();
     assert!(engine.prepare(&remote()).await.is_ok());
     let refused = engine.start(&key("time", 1), &spec("time")).await;
@@ -58,7 +58,7 @@ async fn a_local_process_is_another_engine_s() {
 }
 
 #[tokio::test]
-async fn there_is_no_way_to_a_run_through_the_engine_and_no_log() {
+async fn a_remote_run_has_no_streams_port_or_log() {
     let engine = RemoteEngine::default();
     let key = key("api", 1);
     assert!(matches!(engine.attach(&key).await, Err(EngineError::NoSuchRun(_))));

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_mounted_counts() {
+    fn a_cgroup_outside_the_mount_is_not_found() {
         let part = "30 22 0:26 /docker/abc /sys/fs/cgroup rw - cgroup2 cgroup rw\n";
         check(part, "0::/docker/abc/x\n", Some("/sys/fs/cgroup/x"));
         check(part, "0::/docker/abc\n", Some("/sys/fs/cgroup"));
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_an_owner_and_write_access_make_a_delegation() {
+    fn delegation_requires_a_mark_ownership_and_write_access() {
         let marks = |marks: &[&str]| marks.iter().map(|mark| mark.as_bytes().to_vec()).collect();
         let delegated = Facts { owner: 7, user: 7, writable: true, marks: marks(&["1"]) };
         assert!(delegated.is_delegated());

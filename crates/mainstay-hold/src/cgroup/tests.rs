@@ -105,7 +105,7 @@ fn a_cgroup_that_may_not_be_ours_is_removed_only_if_it_is_empty() {
 }
 
 #[test]
-fn a_directory_that_is_no_cgroup_is_left_alone() {
+fn a_directory_outside_cgroupfs_is_left_alone() {
     let temp = tempfile::tempdir().unwrap();
     let id = Some(fs::metadata(temp.path()).unwrap().ino());
     assert!(!RunCgroup { path: temp.path().to_owned(), id }.end(LIMIT).unwrap());
@@ -151,7 +151,7 @@ fn the_name_is_safe_and_unique() {
 }
 
 #[test]
-fn only_a_clear_word_of_the_kernel_means_empty() {
+fn a_cgroup_is_empty_only_if_the_kernel_reports_it() {
     assert!(!is_populated("populated 0\nfrozen 0\n"));
     assert!(is_populated("populated 1\nfrozen 0\n"));
     assert!(is_populated(""));

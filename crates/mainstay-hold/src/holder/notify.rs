@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_watchdog_that_is_meant_for_another_is_not_ours() {
+    fn a_watchdog_for_another_process_is_ignored() {
         let check = |every: &str, pid: Option<&str>, expected: Option<u64>| {
             let found = watchdog(Some(every.into()), pid.map(Into::into));
             assert_eq!(found, expected.map(Duration::from_millis), "{every} {pid:?}");

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_refused_by_both_ends() {
+    fn overlong_packets_are_rejected_by_both_ends() {
         let (left, right) = pair().unwrap();
         let long = vec![0; MAX_BYTES + 1];
         let error = send(left.as_fd(), &long, &[], SendFlags::empty()).unwrap_err();

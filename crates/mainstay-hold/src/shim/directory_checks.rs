@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn checks_become_rare_and_a_directory_that_stays_away_ends_the_run() {
+    fn checks_become_rare_and_an_unrestorable_directory_ends_the_run() {
         let begin = crate::clock::now();
         let mut checks = DirectoryChecks::new(begin);
         assert!(checks.is_due(begin), "the first check is made at once");

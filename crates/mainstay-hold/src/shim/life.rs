@@ -125,14 +125,14 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_life_needs_no_clock() {
+    fn a_serving_run_has_no_deadline() {
         let (mut life, now) = start();
         assert_eq!(life.deadline(), None);
         assert_eq!(life.tick(now + Duration::from_secs(1_000_000)), None);
     }
 
     #[test]
-    fn a_server_that_exits_takes_its_tree_along_at_once() {
+    fn the_tree_of_an_exited_server_is_killed_at_once() {
         let (mut life, now) = start();
         assert_eq!(life.exited(now), Some(Action::Kill));
         assert_eq!(life.deadline(), Some(now + KILL_EVERY));
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_killed_is_given_up() {
+    fn unkillable_processes_are_given_up() {
         let (mut life, now) = start();
         assert_eq!(life.end(now, Duration::ZERO), Some(Action::Kill));
         assert_eq!(life.tick(now + KILL_LIMIT), Some(Action::Settle));

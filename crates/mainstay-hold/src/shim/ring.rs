@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_given_back_and_never_doubled() {
+    fn memory_is_returned_and_never_overreserved() {
         let mut ring = Ring::new(1 << 20);
         for _ in 0..1 << 10 {
             ring.push(&[0; 1 << 10]);

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_end_drops_the_queue_and_takes_back_the_ids() {
+    fn closing_drops_the_queue_and_its_ids() {
         let (mut stdin, read) = piped();
         stdin.accept(1, b"a\n").unwrap();
         stdin.flush();

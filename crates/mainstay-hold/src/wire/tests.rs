@@ -143,7 +143,7 @@ proptest! {
     }
 
     #[test]
-    fn frames_of_a_later_version_are_skipped_if_they_may_be(
+    fn optional_frames_of_a_later_version_are_skipped(
         unknown in 129..=255_u8, payload in any_bytes(), cuts in prop::collection::vec(1..40usize, 1..20),
     ) {
         let (mut stream, mut answers) = (Vec::new(), Vec::new());
@@ -159,7 +159,7 @@ proptest! {
 }
 
 #[test]
-fn what_makes_no_sense_is_named() {
+fn invalid_frames_are_rejected_with_a_reason() {
     let check = |stream: &[u8], error| assert_eq!(decoded::<ToShim>(stream, &[]), Err(error));
     check(&[255, 255, 255, 255], WireError::TooLong(0xffff_ffff));
     check(&[0, 0, 0, 0], WireError::Empty);
@@ -172,7 +172,7 @@ fn what_makes_no_sense_is_named() {
 }
 
 #[test]
-fn the_limit_is_of_each_moment() {
+fn the_frame_limit_can_be_changed() {
     let mut decoder = Decoder::<ToShim>::default();
     decoder.set_limit(9);
     let mut stream = Vec::new();

@@ -105,7 +105,7 @@ fn an_orderly_end_leaves_the_server_its_grace() {
 }
 
 #[test]
-fn what_escaped_ends_with_the_run() {
+fn escaped_processes_end_with_the_run() {
     let (cgroup, shim, beats) = loose();
     let mut client = shim.attach(1);
     client.send(&ToShim::End { grace_ms: 100 });
@@ -137,7 +137,7 @@ fn the_record_ends_the_cgroup_if_shim_and_guard_were_killed() {
 }
 
 #[test]
-fn a_shim_ends_what_another_one_left_in_its_directory() {
+fn a_shim_ends_the_cgroup_that_another_left_in_its_directory() {
     let (cgroup, shim, beats) = loose();
     let (shim_pid, guard) = (shim.process().pid, shim.child.id());
     kill(guard);
@@ -196,7 +196,7 @@ fn no_cgroup_is_created_where_none_was_delegated() {
 }
 
 #[test]
-fn a_mark_further_up_delegates_to_somebody_else() {
+fn a_mark_on_an_ancestor_does_not_delegate() {
     let (cgroup, mut bench) = delegated(Bench::script("exec cat"));
     let scope = cgroup.path().join("scope");
     std::fs::create_dir(&scope).unwrap();
@@ -232,7 +232,7 @@ fn count_cgroups_of_user(owner: u32) -> usize {
 }
 
 #[test]
-fn a_user_who_is_not_root_needs_a_cgroup_that_was_given_away() {
+fn without_root_a_delegated_cgroup_is_needed() {
     assert_eq!(count_cgroups_of_user(USER), 1);
     assert_eq!(count_cgroups_of_user(0), 0);
 }

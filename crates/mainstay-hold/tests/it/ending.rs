@@ -28,7 +28,7 @@ fn check_exit(script: &str, code: Option<i32>, signal: Option<i32>) {
 }
 
 #[test]
-fn code_and_signal_are_told() {
+fn exit_code_and_signal_are_reported() {
     check_exit("echo out; echo err >&2; exit 0", Some(0), None);
     check_exit("echo out; echo err >&2; exit 42", Some(42), None);
     check_exit("echo out; echo err >&2; kill -TERM $$", None, Some(15));
@@ -50,7 +50,7 @@ fn a_server_that_exits_leaves_no_descendant() {
 }
 
 #[test]
-fn an_end_is_for_the_whole_tree() {
+fn ending_a_run_ends_the_whole_tree() {
     let shim = Bench::script(&format!("{FAMILY} exec cat")).start();
     let mut client = shim.attach(1);
     client.expect_output("ready\n");
@@ -88,7 +88,7 @@ fn a_server_may_use_its_grace() {
 }
 
 #[test]
-fn a_watcher_is_told_and_may_dismiss_in_advance() {
+fn a_watcher_gets_the_end_and_may_dismiss_in_advance() {
     let mut shim = Bench::script("exec cat").start();
     let mut watcher = shim.introduce(1);
     watcher.send(&ToShim::Dismiss);
@@ -167,7 +167,7 @@ fn a_dismissed_shim_does_not_wait_for_a_data_connection_that_has_ended() {
 }
 
 #[test]
-fn nobody_needs_to_be_there() {
+fn a_run_ends_without_a_daemon() {
     let mut bench = Bench::script("echo last words >&2; exit 9");
     bench.launch.linger = Duration::ZERO;
     let mut shim = bench.start();
@@ -193,7 +193,7 @@ fn undelivered_output_waits_for_the_next_daemon() {
 }
 
 #[test]
-fn what_a_dead_server_left_in_its_pipe_is_not_lost() {
+fn output_left_in_the_pipe_of_a_dead_server_is_delivered() {
     let mut bench = Bench::script("head -c 100000 /dev/zero; exit 0");
     bench.launch.output_ring = 40_000;
     let shim = bench.start();
@@ -223,7 +223,7 @@ fn orphans_are_reaped_while_the_server_runs() {
 }
 
 #[test]
-fn output_of_descendants_does_not_hold_up_the_end() {
+fn output_of_descendants_does_not_delay_the_end() {
     let shim = Bench::script("(trap '' TERM HUP; sleep 1000) & echo started; exit 2").start();
     let mut client = shim.attach(1);
     let (output, code, ..) = client.exited();

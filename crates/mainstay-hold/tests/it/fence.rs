@@ -20,7 +20,7 @@ fn all_requests() -> Vec<ToShim> {
 }
 
 #[test]
-fn a_daemon_says_who_it_is_before_anything_else() {
+fn a_daemon_sends_its_number_first() {
     let shim = Bench::script("cat").start();
     for request in all_requests() {
         let mut nobody = shim.connect();
@@ -38,7 +38,7 @@ fn a_daemon_says_who_it_is_before_anything_else() {
 }
 
 #[test]
-fn a_shim_tells_everyone_the_highest_number() {
+fn the_hello_has_the_highest_daemon_number() {
     let shim = Bench::script("cat").start();
     assert_eq!(shim.connect().hello().newest_daemon, 0);
     for (number, newest) in [(5, 5), (4, 5), (9, 9)] {
@@ -51,7 +51,7 @@ fn a_shim_tells_everyone_the_highest_number() {
 }
 
 #[test]
-fn what_may_be_skipped_is_skipped_also_before_the_number() {
+fn optional_frames_before_the_number_are_skipped() {
     let shim = Bench::script("cat").start();
     let mut client = shim.connect();
     client.hello();
@@ -64,7 +64,7 @@ fn what_may_be_skipped_is_skipped_also_before_the_number() {
 }
 
 #[test]
-fn a_replaced_daemon_is_refused_whatever_it_wants() {
+fn every_request_of_a_replaced_daemon_is_refused() {
     let shim = Bench::script("cat").start();
     let mut fifth = shim.attach(5);
     fifth.round_trip();

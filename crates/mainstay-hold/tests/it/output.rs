@@ -89,7 +89,7 @@ fn a_daemon_that_does_not_read_costs_bounded_memory() {
 }
 
 #[test]
-fn a_flood_of_words_starves_nobody_and_the_log_is_bounded() {
+fn a_flood_of_stderr_delays_nothing_and_the_log_is_bounded() {
     let mut bench = Bench::script("yes flood >&2 & exec cat");
     bench.launch.log.max_bytes = 100_000;
     let shim = bench.start();
@@ -114,7 +114,7 @@ fn a_flood_of_words_starves_nobody_and_the_log_is_bounded() {
 }
 
 #[test]
-fn the_log_tells_the_story_of_the_run() {
+fn the_log_has_start_output_and_end_of_the_run() {
     let shim = Bench::script("echo one >&2; read -r line; printf 'no newline' >&2; exit 1").start();
     let mut client = shim.attach(1);
     client.send(&ToShim::Log { text: b"from the daemon".to_vec() });

@@ -35,7 +35,7 @@ fn file(bench: &Bench, mode: u32, text: &str) -> String {
 }
 
 #[test]
-fn failures_are_told_apart() {
+fn failures_are_distinguished() {
     const ENOENT: i32 = 2;
     const EACCES: i32 = 13;
     const ENOTDIR: i32 = 20;
@@ -103,7 +103,7 @@ fn the_server_gets_its_directory_and_exactly_its_environment() {
 }
 
 #[test]
-fn the_hello_tells_who_is_who() {
+fn the_hello_has_the_pids_of_shim_and_server() {
     let shim = Bench::script("cat").start();
     let hello = shim.connect().hello();
     assert_eq!((hello.shim_pid, hello.server_pid), (shim.process().pid, shim.server_pid));
@@ -114,7 +114,7 @@ fn the_hello_tells_who_is_who() {
 }
 
 #[test]
-fn a_long_path_is_no_obstacle() {
+fn a_long_path_works() {
     let mut bench = Bench::script("cat");
     let dir = bench.dir.join("d".repeat(150)).join("e".repeat(150));
     fs::create_dir_all(&dir).unwrap();
@@ -132,7 +132,7 @@ fn a_long_path_is_no_obstacle() {
 }
 
 #[test]
-fn a_killed_shim_takes_the_server_along() {
+fn the_server_dies_with_a_killed_shim() {
     let mut shim = Bench::program("sleep", &["1000"]).start();
     shim.process().kill().unwrap();
     wait_for_exit(shim.server_pid);
@@ -165,7 +165,7 @@ fn escaped() -> (Shim, Process) {
 }
 
 #[test]
-fn the_guard_ends_what_escaped_a_killed_shim() {
+fn the_guard_kills_processes_that_escaped_a_killed_shim() {
     let (mut shim, escaped) = escaped();
     let dir = shim.dir().to_owned();
     assert_eq!(record::guard_alive(&dir).unwrap().unwrap().pid, shim.child.id());
@@ -176,7 +176,7 @@ fn the_guard_ends_what_escaped_a_killed_shim() {
 }
 
 #[test]
-fn what_escaped_a_killed_shim_without_a_guard_is_on_record() {
+fn escaped_processes_are_recorded_if_shim_and_guard_are_killed() {
     let (mut shim, escaped) = escaped();
     let process = shim.process();
     shim.child.kill().unwrap();
@@ -191,7 +191,7 @@ fn what_escaped_a_killed_shim_without_a_guard_is_on_record() {
 }
 
 #[test]
-fn a_run_directory_that_was_removed_is_made_again_for_the_daemon() {
+fn a_removed_run_directory_is_restored_on_request() {
     let shim = Bench::script("cat").start();
     let mut client = shim.introduce(1);
     client.round_trip();
@@ -216,7 +216,7 @@ fn a_run_directory_that_was_removed_is_made_again_for_the_daemon() {
 }
 
 #[test]
-fn a_run_directory_that_was_removed_is_made_again_for_the_next_daemon() {
+fn a_removed_run_directory_is_restored_for_the_next_daemon() {
     let shim = Bench::script("cat").start();
     let mut client = shim.introduce(1);
     client.round_trip();
@@ -285,7 +285,7 @@ fn left_after(change: impl FnOnce(&Path)) -> Vec<String> {
 }
 
 #[test]
-fn what_belongs_to_the_next_shim_is_left_alone() {
+fn files_of_the_next_shim_are_left_alone() {
     let same_directory = left_after(pretend_another_shim);
     assert_eq!(same_directory, ["exit", "guard.pid", "processes", "shim.pid", "shim.sock"]);
     let made_anew = left_after(|dir| {
@@ -309,7 +309,7 @@ fn connections_are_bounded() {
 }
 
 #[test]
-fn garbage_costs_the_connection_and_nothing_else() {
+fn garbage_closes_only_its_connection() {
     let shim = Bench::script("cat").start();
     let mut client = shim.attach(1);
     let mut vandal = shim.connect();
@@ -321,7 +321,7 @@ fn garbage_costs_the_connection_and_nothing_else() {
 }
 
 #[test]
-fn output_for_people_goes_to_the_log() {
+fn stdout_of_an_http_server_goes_to_the_log() {
     let mut bench = Bench::script("echo out; echo err >&2; exit 4");
     bench.launch.stdout = Stdout::Log;
     let shim = bench.start();
@@ -336,7 +336,7 @@ fn output_for_people_goes_to_the_log() {
 
 /// As in a container, where the session is often led by a process outside.
 #[test]
-fn a_session_whose_leader_is_out_of_sight_is_left_too() {
+fn a_session_with_a_leader_in_another_namespace_is_left() {
     let mut bench = Bench::script("exit 0");
     // `unshare` keeps its end of the report's pipe until the shim has ended.
     bench.launch.linger = Duration::ZERO;

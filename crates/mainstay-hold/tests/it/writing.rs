@@ -5,7 +5,7 @@ use mainstay_hold::wire::{Frame as _, FromShim, ToShim};
 use crate::support::{Bench, eventually};
 
 #[test]
-fn lines_come_back_and_are_acknowledged() {
+fn lines_are_echoed_and_acknowledged() {
     let shim = Bench::script("cat").start();
     let mut client = shim.attach(1);
     let (mut frames, mut expected) = (Vec::new(), String::new());
@@ -86,7 +86,7 @@ fn only_the_attached_daemon_writes_and_consumes() {
 }
 
 #[test]
-fn what_the_server_will_not_read_is_not_acknowledged() {
+fn lines_that_the_server_does_not_read_are_not_acknowledged() {
     let shim = Bench::script("exec <&-; echo closed; exec sleep 1000").start();
     let mut client = shim.attach(1);
     client.expect_output("closed\n");

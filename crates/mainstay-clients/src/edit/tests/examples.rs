@@ -4,7 +4,7 @@ use super::{JSON, JSONC, check_add, check_remove, names, place, remove, to_creat
 use crate::edit::{Created, Format, Value};
 
 #[test]
-fn a_document_is_made_from_nothing_and_goes_to_nothing() {
+fn an_empty_document_is_created_and_removed() {
     let made = r#"{
   "mcpServers": {
     "ours": {
@@ -116,7 +116,7 @@ fn comments_and_trailing_commas_stay_where_they_are() {
 }
 
 #[test]
-fn a_comment_ends_where_it_ends() {
+fn comments_are_delimited_correctly() {
     check_add(
         &JSONC,
         "ours",
@@ -168,7 +168,7 @@ fn only_the_missing_containers_are_made() {
 }
 
 #[test]
-fn what_was_created_stays_if_others_use_it_now() {
+fn created_containers_stay_if_others_use_them() {
     let created = to_create("{}", &JSON).unwrap();
     let shared = r#"{"mcpServers": {"ours": {}, "theirs": {}}}"#;
     let left = remove(shared, &JSON, "ours", &created).unwrap();
@@ -179,7 +179,7 @@ fn what_was_created_stays_if_others_use_it_now() {
 }
 
 #[test]
-fn an_entry_goes_with_its_comma_its_line_and_the_comment_on_it() {
+fn an_entry_is_removed_with_its_comma_line_and_comment() {
     let entries = |lines: &str| format!("{{\n  \"mcpServers\": {{{lines}\n  }}\n}}\n");
     check_remove(
         &JSONC,

@@ -105,7 +105,7 @@ proptest! {
     }
 
     #[test]
-    fn two_entries_come_and_go_in_any_order(mut dice in Dice::strategy()) {
+    fn two_entries_are_added_and_removed_in_any_order(mut dice in Dice::strategy()) {
         let format = [Format::Json, Format::Jsonc, Format::Toml][dice.below(3)];
         let place = if format == Format::Toml { TOML } else { place(format, KEYS[dice.below(2)]) };
         let before = match format {
@@ -127,7 +127,7 @@ proptest! {
     }
 
     #[test]
-    fn an_entry_that_comes_and_goes_in_a_text_that_others_edit_leaves_nothing_behind(mut dice in Dice::strategy(), rounds in 1..4_usize) {
+    fn adding_and_removing_in_an_edited_text_leaves_nothing_behind(mut dice in Dice::strategy(), rounds in 1..4_usize) {
         let format = [Format::Json, Format::Jsonc, Format::Toml][dice.below(3)];
         let place = if format == Format::Toml { TOML } else { place(format, KEYS[dice.below(2)]) };
         let mut expected = match format {
@@ -150,7 +150,7 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_text_is_refused_or_edited_but_never_made_worse(mut dice in Dice::strategy(), at: Index) {
+    fn a_damaged_text_is_rejected_or_edited_correctly(mut dice in Dice::strategy(), at: Index) {
         let format = [Format::Json, Format::Jsonc, Format::Toml][dice.below(3)];
         let place = if format == Format::Toml { TOML } else { place(format, &["mcpServers"]) };
         let scrap = dice.of(&["", "{", "}", "[", "]", "\"", "'", ",", ":", "=", "\n", "\r", "/*", "//", "#", ".", "\\", "é", "mcp_servers"]);

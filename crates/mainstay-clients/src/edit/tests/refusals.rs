@@ -33,7 +33,7 @@ fn check_upsert(place: &Place, text: &str, expected: &str) {
 }
 
 #[test]
-fn json_that_cannot_be_read() {
+fn invalid_json_is_rejected() {
     check(&JSON, "{\n  \"ü\": \"é\" \"b\"\n}", "line 2, column 11: expected `,`");
     check(&JSON, "\u{feff}{\"a\" 1}", "line 1, column 6: expected `:` after a key");
     check(&JSON, "{\r\n  a: 1}", "line 2, column 3: expected a key in double quotes or `}`");
@@ -60,7 +60,7 @@ fn comments_and_trailing_commas_in_strict_json() {
 }
 
 #[test]
-fn toml_that_cannot_be_read() {
+fn invalid_toml_is_rejected() {
     check(
         &TOML,
         "a = 1\nb = \n",
@@ -74,7 +74,7 @@ fn toml_that_cannot_be_read() {
 }
 
 #[test]
-fn toml_that_no_client_would_read_is_refused_wherever_it_is() {
+fn invalid_toml_is_rejected_anywhere_in_the_file() {
     for text in [
         "a = 1\na = 2\n",
         "a = 1\na.b = 2\n",
@@ -157,7 +157,7 @@ fn entries_of_the_wrong_type() {
 }
 
 #[test]
-fn keys_that_are_there_twice() {
+fn duplicate_keys_are_rejected() {
     check(
         &JSON,
         "{\"mcpServers\": {},\n\"mcpServers\": {}}",
@@ -186,7 +186,7 @@ fn keys_that_are_there_twice() {
 }
 
 #[test]
-fn foreign_keys_may_be_there_twice() {
+fn foreign_keys_may_be_duplicated() {
     let text = r#"{"a": 1, "a": 2, "mcpServers": {"b": 1, "b": 2}}"#;
     assert!(upsert(text, &JSON, "ours", &fields(), OWNED).is_ok());
 }
@@ -199,7 +199,7 @@ fn dots_in_braces() {
 }
 
 #[test]
-fn nesting_has_a_limit_that_no_stack_reaches() {
+fn nesting_depth_is_limited() {
     for depth in [100, 511, 512, 100_000] {
         for (format, open, close) in [
             (Format::Json, "[", "]"),
@@ -223,7 +223,7 @@ fn nesting_has_a_limit_that_no_stack_reaches() {
 }
 
 #[test]
-fn half_an_emoji_is_no_reason_to_refuse() {
+fn lone_surrogates_are_accepted() {
     let before =
         "{\n  \"history\": \"\\ud83d\\ude00 \\\\ud83d \\udE00\\uD83D x\",\n  \"mcpServers\": {}\n}";
     let after = upsert(before, &JSON, "ours", &fields(), OWNED).unwrap();

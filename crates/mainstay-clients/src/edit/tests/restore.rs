@@ -47,7 +47,7 @@ fn check(place: &Place, before: &str, edit: impl Fn(&str) -> String, expected: &
 }
 
 #[test]
-fn an_entry_comes_back_with_its_comments_beside_its_neighbours() {
+fn an_entry_is_restored_with_its_comments_beside_its_neighbours() {
     let before = "{\n  \"mcpServers\": {\n    \"a\": {},\n    // About ours.\n    \"ours\": {\n      // its address\n      \"url\": \"u\" /* here */\n    }, // the end\n    \"b\": {}\n  }\n}\n";
     let edit = |text: &str| text.replace("\"b\": {}", "\"b\": {\"x\": 1}");
     check(&JSONC, before, edit, &edit(before));
@@ -61,7 +61,7 @@ fn an_entry_comes_back_with_its_comments_beside_its_neighbours() {
 }
 
 #[test]
-fn an_entry_without_neighbours_comes_back_as_it_was_written() {
+fn an_entry_without_neighbours_is_restored_as_written() {
     let before = "{\"mcpServers\": {\"ours\": { \"url\":\"u\" }}}";
     check(
         &JSON,
@@ -84,7 +84,7 @@ fn an_entry_without_neighbours_comes_back_as_it_was_written() {
 }
 
 #[test]
-fn a_line_comment_swallows_nothing() {
+fn a_restored_entry_does_not_become_part_of_a_comment() {
     let before = "{\"mcpServers\": {\"a\": {},\n\"ours\": {} // mine\n}}";
     check(
         &JSONC,
@@ -102,7 +102,7 @@ fn a_line_comment_swallows_nothing() {
 }
 
 #[test]
-fn a_table_comes_back_between_its_neighbours() {
+fn a_table_is_restored_between_its_neighbours() {
     let before = "model = \"o3\"\n\n[mcp_servers.a]\nurl = \"a\"\n\n# About ours.\n[mcp_servers.ours] # mine\nurl = \"u\" # here\n\n[mcp_servers.ours.env]\nX = \"1\"\n\n[other]\nx = 1\n";
     let edit = |text: &str| text.replace("x = 1", "x = 2").replace("o3", "o4");
     check(&TOML, before, edit, &edit(before));
@@ -117,7 +117,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_text_that_nobody_touches_is_given_back(mut dice in Dice::strategy()) {
+    fn an_unchanged_text_is_restored_exactly(mut dice in Dice::strategy()) {
         let (place, text, name) = any_document(&mut dice);
         let (left, removed) = extract(&text, &place, name, &[]);
         let is_toml = place.format == Format::Toml;
@@ -133,7 +133,7 @@ proptest! {
     }
 
     #[test]
-    fn an_entry_comes_back_verbatim_into_a_text_that_others_edit(mut dice in Dice::strategy()) {
+    fn an_entry_is_restored_verbatim_into_an_edited_text(mut dice in Dice::strategy()) {
         let (place, text, name) = any_document(&mut dice);
         let (mut edited, removed) = extract(&text, &place, name, &[]);
         let mut unique = names(&text, &place).unwrap();
@@ -158,7 +158,7 @@ proptest! {
     }
 
     #[test]
-    fn entries_that_are_out_together_come_back_in_any_order(mut dice in Dice::strategy()) {
+    fn entries_removed_together_are_restored_in_any_order(mut dice in Dice::strategy()) {
         let (place, text, count) = tidy(&mut dice);
         let mut all: Vec<String> = (0..count).map(|at| format!("e{at}")).collect();
         let mut left = text.clone();

@@ -18,7 +18,7 @@ fn a_new_entry_is_a_table_at_the_end() {
 }
 
 #[test]
-fn a_new_entry_stands_behind_its_siblings() {
+fn a_new_entry_follows_its_siblings() {
     check_add(
         &TOML,
         "ours",
@@ -69,7 +69,7 @@ fn names_are_quoted_where_they_must_be() {
 }
 
 #[test]
-fn an_entry_goes_with_all_its_tables_and_what_is_between_them() {
+fn an_entry_is_removed_with_all_its_tables() {
     check_remove(
         &TOML,
         "a = 1\n\n# above\n[mcp_servers.ours]\n# in it\nurl = \"x\" # on it\n\n[mcp_servers.ours.env]\nA = 1\n\n[z]\n",

@@ -4,7 +4,7 @@ use super::{JSON, JSONC, TOML, check_update, find};
 use crate::edit::Value;
 
 #[test]
-fn what_says_the_same_is_left_as_it_is_written() {
+fn equivalent_values_are_not_rewritten() {
     let before = r#"{ "mcpServers" : { "ours":{"url" : "http:\/\/h/mcp","type":"\u0068ttp" } } }"#;
     check_update(&JSON, before, before);
 }
@@ -52,7 +52,7 @@ fn an_empty_entry_is_filled() {
 }
 
 #[test]
-fn an_entry_is_found_as_it_is() {
+fn entries_are_found_with_their_values() {
     let found =
         find(r#"{"mcpServers": {"ours": {"a": null, "b": 1.50, "c": [1, "x"]}}}"#, &JSON, "ours")
             .unwrap();
@@ -66,7 +66,7 @@ fn an_entry_is_found_as_it_is() {
 }
 
 #[test]
-fn a_toml_table_keeps_what_is_not_ours() {
+fn a_toml_table_keeps_foreign_keys() {
     check_update(
         &TOML,
         "[mcp_servers.ours] # mine\n  url = 'old' # moved\n  httpUrl = \"x\"\n  # slow\n  timeout = 5\n\n[mcp_servers.ours.env]\nA = \"b\"\n",

@@ -48,13 +48,13 @@ fn check(state: State, observed: Observed<'_>, expected: &Standing) {
 }
 
 #[test]
-fn what_is_not_in_the_ledger_is_foreign() {
+fn entries_without_a_record_are_foreign() {
     assert_eq!(standing(None, Observed::Missing, OWNED, at(0)), Standing::Absent);
     assert_eq!(standing(None, Observed::There(&entry(URL)), OWNED, at(0)), Standing::Foreign);
 }
 
 #[test]
-fn an_entry_that_says_what_we_wrote_is_ours_in_every_state() {
+fn an_entry_as_recorded_is_ours_in_every_state() {
     let states =
         [State::Adding { former: None }, State::Present, away(), State::Leaving, State::Withdrawn];
     for state in states {
@@ -63,7 +63,7 @@ fn an_entry_that_says_what_we_wrote_is_ours_in_every_state() {
 }
 
 #[test]
-fn a_changed_field_of_ours_is_drift_if_the_entry_was_ours() {
+fn a_changed_owned_field_is_drift() {
     let drifted = |field: &str| Standing::Drifted { fields: vec![field.to_owned()] };
     check(State::Present, Observed::There(&entry("http://elsewhere")), &drifted("url"));
     let mut typed = fields(URL);
@@ -75,14 +75,14 @@ fn a_changed_field_of_ours_is_drift_if_the_entry_was_ours() {
 }
 
 #[test]
-fn what_came_while_ours_was_out_is_foreign() {
+fn an_entry_added_while_ours_is_away_is_foreign() {
     for state in [State::Adding { former: None }, away(), State::Leaving, State::Withdrawn] {
         check(state, Observed::There(&entry("http://elsewhere")), &Standing::Foreign);
     }
 }
 
 #[test]
-fn an_update_that_was_broken_off_leaves_the_entry_ours() {
+fn an_interrupted_update_leaves_the_entry_ours() {
     let state = State::Adding { former: Some(fields("http://old")) };
     check(state.clone(), Observed::There(&entry("http://old")), &Standing::Ours);
     check(state.clone(), Observed::There(&entry(URL)), &Standing::Ours);
@@ -91,7 +91,7 @@ fn an_update_that_was_broken_off_leaves_the_entry_ours() {
 }
 
 #[test]
-fn what_is_missing_was_taken_out_by_whom_the_state_says() {
+fn the_state_decides_who_removed_a_missing_entry() {
     check(State::Present, Observed::Missing, &Standing::Withdrawn);
     check(State::Withdrawn, Observed::Missing, &Standing::Withdrawn);
     check(away(), Observed::Missing, &Standing::Away);
@@ -101,14 +101,14 @@ fn what_is_missing_was_taken_out_by_whom_the_state_says() {
 }
 
 #[test]
-fn a_file_that_goes_while_the_entry_is_out_takes_it_along() {
+fn a_file_deleted_while_the_entry_is_away_withdraws_it() {
     check(away(), Observed::NoFile, &Standing::Withdrawn);
     check(State::Present, Observed::NoFile, &Standing::Withdrawn);
     check(State::Adding { former: None }, Observed::NoFile, &Standing::Absent);
 }
 
 #[test]
-fn what_is_out_already_is_noted_or_tidied_up() {
+fn removing_an_absent_entry_is_recorded_or_completed() {
     for purpose in [Purpose::Refresh, Purpose::ForGood] {
         assert_eq!(decide_remove(Standing::Overwritten, purpose), Verdict::Write);
     }
@@ -117,7 +117,7 @@ fn what_is_out_already_is_noted_or_tidied_up() {
 }
 
 #[test]
-fn what_goes_right_after_our_write_was_written_over_by_the_client() {
+fn an_entry_missing_right_after_a_write_was_overwritten() {
     let record = record(State::Present);
     assert_eq!(standing(Some(&record), Observed::Missing, OWNED, at(104)), Standing::Overwritten);
     assert_eq!(standing(Some(&record), Observed::Missing, OWNED, at(105)), Standing::Withdrawn);
@@ -128,7 +128,7 @@ fn what_goes_right_after_our_write_was_written_over_by_the_client() {
 }
 
 #[test]
-fn what_says_again_what_it_said_before_our_update_was_written_back_by_the_client() {
+fn former_fields_right_after_an_update_were_written_back() {
     let old = entry("http://old");
     let observed = Observed::There(&old);
     let drifted = Standing::Drifted { fields: vec!["url".to_owned()] };
@@ -143,7 +143,7 @@ fn what_says_again_what_it_said_before_our_update_was_written_back_by_the_client
 }
 
 #[test]
-fn a_foreign_entry_is_never_touched() {
+fn a_foreign_entry_is_never_changed() {
     for mode in [AddMode::Maintain, AddMode::Force] {
         assert_eq!(decide_add(Standing::Foreign, false, mode), left(Left::Foreign));
         let same = decide_add(Standing::Foreign, true, mode);
@@ -155,7 +155,7 @@ fn a_foreign_entry_is_never_touched() {
 }
 
 #[test]
-fn drift_is_kept_unless_a_person_asks() {
+fn drift_is_kept_unless_a_user_asks() {
     let drifted = || Standing::Drifted { fields: vec!["url".to_owned()] };
     let kept = left(Left::Drifted { fields: vec!["url".to_owned()] });
     assert_eq!(decide_add(drifted(), false, AddMode::Maintain), kept);
@@ -166,7 +166,7 @@ fn drift_is_kept_unless_a_person_asks() {
 }
 
 #[test]
-fn what_a_person_took_out_stays_out_unless_one_asks() {
+fn an_entry_removed_by_a_user_stays_removed_unless_a_user_asks() {
     assert_eq!(decide_add(Standing::Withdrawn, false, AddMode::Maintain), left(Left::Withdrawn));
     assert_eq!(decide_add(Standing::Withdrawn, false, AddMode::Force), Verdict::Write);
     for purpose in [Purpose::ForGood, Purpose::Refresh] {

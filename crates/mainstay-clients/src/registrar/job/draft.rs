@@ -293,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_comes_back_with_the_users_fields_in_their_order() {
+    fn merging_keeps_the_users_fields_and_their_order() {
         let text = |text: &str| Value::Text(text.to_owned());
         let field = |name: &str, value: Value| (name.to_owned(), value);
         let entry = vec![

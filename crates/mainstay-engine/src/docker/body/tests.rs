@@ -149,7 +149,7 @@ fn in_the_host_s_network_nothing_is_published() {
 }
 
 #[test]
-fn a_volume_at_tmp_takes_the_place_of_what_is_there_for_read_only_servers() {
+fn a_volume_at_tmp_replaces_the_tmpfs_of_read_only_servers() {
     for target in ["/tmp", "/tmp/"] {
         let change = |container: &mut ContainerSpec| {
             container.limits.read_only = true;
@@ -160,13 +160,13 @@ fn a_volume_at_tmp_takes_the_place_of_what_is_there_for_read_only_servers() {
 }
 
 #[test]
-fn an_engine_that_is_not_chosen_is_taken_for_docker() {
+fn without_a_chosen_engine_docker_is_assumed() {
     let log = json!({ "Type": "json-file", "Config": { "max-size": "10m", "max-file": "2" } });
     check_host(|container| container.engine = None, &json!({ "LogConfig": log }));
 }
 
 #[test]
-fn times_to_stop_are_whole_seconds() {
+fn stop_timeouts_are_whole_seconds() {
     let check = |timeout, expected: i64| {
         assert_eq!(body_with(|_| {}, timeout)["StopTimeout"], expected, "{timeout:?}");
     };
@@ -177,13 +177,13 @@ fn times_to_stop_are_whole_seconds() {
 }
 
 #[test]
-fn a_digest_stays_what_it_was() {
+fn digests_are_stable() {
     // Written down by containers that exist: a change here would replace every one of them.
     assert_eq!(digest(&container()), "5fa2f28026851538");
 }
 
 #[test]
-fn a_digest_changes_with_everything_that_is_created() {
+fn a_digest_changes_with_every_setting_of_the_container() {
     let set = |name: &str, value: &str| [(name.to_owned(), EnvVar::new(value))].into();
     let changes: [&dyn Fn(&mut ContainerSpec); 18] = [
         &|_| {},
@@ -210,7 +210,7 @@ fn a_digest_changes_with_everything_that_is_created() {
 }
 
 #[test]
-fn a_digest_does_not_change_with_what_decides_nothing() {
+fn a_digest_ignores_settings_outside_the_container() {
     let check = |change: &dyn Fn(&mut ContainerSpec), other: &dyn Fn(&mut ContainerSpec)| {
         assert_eq!(changed(change), changed(other));
     };

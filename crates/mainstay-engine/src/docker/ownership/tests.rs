@@ -140,7 +140,7 @@ fn a_listed_id_is_proof_whichever_engine_lists_it() {
 }
 
 #[test]
-fn a_creation_that_came_to_nothing_expires() {
+fn a_creation_without_a_container_expires() {
     let now = Instant::now();
     let later = now + NEVER_CREATED;
     let missing = Entry { missing_since: Some(now), ..entry("n", None) };
@@ -188,7 +188,7 @@ fn any_entry() -> impl Strategy<Value = Entry> {
 
 proptest! {
     #[test]
-    fn nothing_goes_without_a_recorded_id_or_an_unbound_recorded_nonce(
+    fn only_recorded_ids_and_unbound_nonces_are_removed(
         mut found in proptest::collection::vec(any_listed(), 0..6),
         entries in proptest::collection::vec(any_entry(), 0..6),
         need in any_need(),

@@ -97,7 +97,7 @@ fn log_of(lines: &[&'static str]) -> LoggedOutput {
 }
 
 #[tokio::test]
-async fn lines_go_both_ways_and_stderr_goes_to_the_log() {
+async fn lines_pass_in_both_directions_and_stderr_goes_to_the_log() {
     let scene = Scene::new(Stdout::Protocol);
     let mut line = scene.connect(1024, None).await;
     line.says("early\nha").await;
@@ -119,7 +119,7 @@ async fn lines_go_both_ways_and_stderr_goes_to_the_log() {
 }
 
 #[tokio::test]
-async fn what_was_written_before_is_told_once_and_apart() {
+async fn earlier_output_is_delivered_once_and_separately() {
     let scene = Scene::new(Stdout::Protocol);
     scene.pump.set_earlier_output(log_of(&["old", "both"]).stdout);
     let line = scene.connect(1024, None).await;
@@ -131,7 +131,7 @@ async fn what_was_written_before_is_told_once_and_apart() {
 }
 
 #[tokio::test]
-async fn what_was_written_without_a_connection_comes_once_and_in_order() {
+async fn output_without_a_connection_is_delivered_once_and_in_order() {
     let mut scene = Scene::new(Stdout::Protocol);
     let line = scene.connect(1024, None).await;
     let mut stdio = scene.attach().await;
@@ -173,7 +173,7 @@ async fn a_line_that_was_cut_off_is_written_again_whole() {
 }
 
 #[tokio::test]
-async fn an_interruption_is_told_with_the_lines_that_were_written_before_it() {
+async fn an_interruption_is_reported_with_the_lines_written_before_it() {
     let mut scene = Scene::new(Stdout::Protocol);
     let mut line = scene.connect(1024, None).await;
     let stdio = scene.attach().await;
@@ -188,7 +188,7 @@ async fn an_interruption_is_told_with_the_lines_that_were_written_before_it() {
 }
 
 #[tokio::test]
-async fn the_last_lines_wait_for_whoever_takes_them() {
+async fn the_last_lines_wait_for_a_consumer() {
     let scene = Scene::new(Stdout::Protocol);
     let line = scene.connect(1024, None).await;
     let mut stdio = scene.attach().await;
@@ -204,7 +204,7 @@ async fn the_last_lines_wait_for_whoever_takes_them() {
 }
 
 #[tokio::test]
-async fn a_server_that_speaks_elsewhere_writes_to_its_log() {
+async fn stdout_of_an_http_container_goes_to_its_log() {
     let scene = Scene::new(Stdout::Log);
     let line = scene.connect(1024, None).await;
     line.says("listening\n").await;

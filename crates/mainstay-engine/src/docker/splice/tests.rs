@@ -40,7 +40,7 @@ fn check_first_new(tail: &[&str], log: &[&str], expected: usize) {
 }
 
 #[test]
-fn what_follows_the_lines_that_were_handed_on_is_new() {
+fn lines_after_the_delivered_ones_are_new() {
     check_first_new(&[], &[], 0);
     check_first_new(&[], &["a", "b"], 0);
     check_first_new(&["a"], &[], 0);
@@ -57,7 +57,7 @@ fn a_rotated_log_may_begin_anywhere() {
 }
 
 #[test]
-fn repeated_lines_are_told_apart_by_what_surrounds_them_and_by_their_count() {
+fn repeated_lines_are_distinguished_by_context_and_count() {
     check_first_new(&["a", "x"], &["a", "x", "b", "x"], 2);
     check_first_new(&["x"], &["x", "b", "x"], 1);
     check_first_new(&["x", "x"], &["x", "x", "x", "x"], 2);
@@ -66,7 +66,7 @@ fn repeated_lines_are_told_apart_by_what_surrounds_them_and_by_their_count() {
 }
 
 #[test]
-fn a_splice_holds_back_only_what_may_be_part_of_the_log() {
+fn a_splice_holds_back_only_possible_parts_of_the_log() {
     let mut splice = Splice::new(lines(&["a", "b", "a", "c"]));
     let mut pass = |text: &str| {
         let passed = splice.pass(Bytes::copy_from_slice(text.as_bytes()));
@@ -103,7 +103,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn of_distinct_lines_none_is_lost_and_none_comes_twice(
+    fn distinct_lines_are_delivered_exactly_once(
         count in 0..1200_usize,
         cuts in prop::array::uniform5(any::<prop::sample::Index>()),
     ) {
@@ -132,7 +132,7 @@ proptest! {
     }
 
     #[test]
-    fn of_a_rotated_log_nothing_comes_twice_and_only_repetitions_are_lost(
+    fn a_rotated_log_repeats_nothing_and_loses_only_repetitions(
         (lines, handed, log) in prop_oneof![story(1), story(2), story(5), story(300)],
     ) {
         let begin = log.start;
@@ -147,7 +147,7 @@ proptest! {
     }
 
     #[test]
-    fn a_splice_lets_pass_what_is_beyond_the_overlap(
+    fn a_splice_passes_lines_beyond_the_overlap(
         log in vec(0..3_u8, 0..12),
         stream in vec(0..3_u8, 0..24),
     ) {

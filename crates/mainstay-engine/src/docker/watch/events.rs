@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_docker() {
+    fn docker_events_are_parsed() {
         check(
             "die",
             &[("exitCode", "137"), ("image", "x")],
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_podman() {
+    fn podman_events_are_parsed() {
         check("remove", &[], Some(ContainerEvent::Destroy));
         check("die", &[("containerExitCode", "1")], Some(ContainerEvent::Die { code: 1 }));
         check("died", &[("containerExitCode", "1")], Some(ContainerEvent::Die { code: 1 }));
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_unknown() {
+    fn missing_attributes_are_unknown() {
         check("die", &[], Some(ContainerEvent::Die { code: -1 }));
         check("die", &[("exitCode", "?")], Some(ContainerEvent::Die { code: -1 }));
         check("health_status", &[], None);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_nothing_is_left_out() {
+    fn irrelevant_events_are_ignored() {
         let idle = [
             "create",
             "kill",

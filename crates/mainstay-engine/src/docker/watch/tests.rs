@@ -124,7 +124,7 @@ fn a_stop_amends_an_end_that_was_seen() {
 }
 
 #[test]
-fn a_stop_long_after_an_end_is_news_of_another() {
+fn a_stop_long_after_an_end_belongs_to_another_run() {
     let mut watch = up();
     let start = at(0);
     handles(&mut watch, start, &[DIE], &[died(1, 137)]);
@@ -135,7 +135,7 @@ fn a_stop_long_after_an_end_is_news_of_another() {
 }
 
 #[test]
-fn what_we_end_ourselves_has_no_other_cause() {
+fn an_end_by_mainstay_has_no_other_cause() {
     let mut watch = up();
     watch.ending();
     handles(&mut watch, at(1), &[DIE, ContainerEvent::Stop], &[died(1, 137)]);
@@ -144,7 +144,7 @@ fn what_we_end_ourselves_has_no_other_cause() {
 }
 
 #[test]
-fn a_restart_that_is_faster_than_we_are_is_adopted() {
+fn a_fast_restart_by_someone_else_is_adopted() {
     let mut watch = up();
     handles(&mut watch, at(1), &[DIE], &[died(1, 137)]);
     handles(&mut watch, at(1), &[ContainerEvent::Stop], &[amended(1, Cause::StoppedBySomeone)]);
@@ -160,7 +160,7 @@ fn a_restart_that_is_faster_than_we_are_is_adopted() {
 }
 
 #[test]
-fn a_restart_that_we_join_is_ours_and_excuses_the_end() {
+fn a_restart_during_our_start_amends_the_end() {
     let mut watch = up();
     handles(&mut watch, at(1), &[DIE], &[died(1, 137)]);
     watch.starting(run(2));
@@ -225,7 +225,7 @@ fn podman_restarts_what_is_dead() {
 }
 
 #[test]
-fn somebody_may_start_what_has_no_run() {
+fn a_start_by_someone_else_is_a_new_run() {
     let mut watch = Watch::idle(run(4));
     sees(&mut watch, &dead(1, 0), &[]);
     handles(&mut watch, at(1), &[ContainerEvent::Start], &[Fact::Inspect]);
@@ -275,7 +275,7 @@ fn an_end_event_after_the_next_start_is_not_taken_for_its_own() {
 }
 
 #[test]
-fn an_inspection_that_was_overtaken_is_not_believed_unless_it_stays_so() {
+fn a_contradicting_inspection_is_accepted_only_when_repeated() {
     let mut watch = up();
     handles(&mut watch, at(1), &[DIE], &[died(1, 137)]);
     sees(&mut watch, &alive(1), &[Fact::Inspect]);
@@ -297,7 +297,7 @@ fn a_container_that_was_started_and_died_unseen_ends_the_run() {
 }
 
 #[test]
-fn an_outage_takes_what_is_dead_after_it_and_nothing_else() {
+fn only_runs_that_are_dead_after_an_outage_are_lost_in_it() {
     let took = Fact::LostInOutage { run: run(1) };
     assert_eq!(up().handle_inspection(&alive(1), true), []);
     let mut watch = up();
@@ -307,7 +307,7 @@ fn an_outage_takes_what_is_dead_after_it_and_nothing_else() {
 }
 
 #[test]
-fn what_an_earlier_daemon_left_is_taken_over() {
+fn a_run_of_an_earlier_daemon_is_resumed() {
     let recorded = |over| Watch::recorded(run(7), stamp(1), over);
     sees(&mut recorded(false), &alive(1), &[]);
     sees(&mut recorded(false), &dead(1, 2), &[died(7, 2)]);
@@ -336,7 +336,7 @@ fn pauses_and_health_are_reported_when_they_change() {
 }
 
 #[test]
-fn a_removal_is_the_last_word() {
+fn nothing_is_reported_after_a_removal() {
     let mut watch = up();
     let removed = Fact::Removed(run(1));
     handles(&mut watch, at(1), &[DIE, ContainerEvent::Destroy], &[died(1, 137), removed.clone()]);

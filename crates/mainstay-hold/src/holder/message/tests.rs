@@ -92,7 +92,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_are_a_reason_to_panic(bytes: Vec<u8>) {
+    fn decoding_never_panics(bytes: Vec<u8>) {
         let (_word, _order) = (decode::<ToHolder>(&bytes), decode::<ToDaemon>(&bytes));
     }
 
@@ -112,7 +112,7 @@ proptest! {
 }
 
 #[test]
-fn what_may_be_missed_is_skipped() {
+fn optional_messages_of_unknown_type_are_skipped() {
     assert_eq!(decode::<ToHolder>(&[200, 1, 2]), Ok(None));
     assert_eq!(decode::<ToDaemon>(&[131]), Ok(None));
     assert_eq!(decode::<ToHolder>(&[127]), Err(DecodeError::Invalid("type")));
@@ -120,7 +120,7 @@ fn what_may_be_missed_is_skipped() {
 }
 
 #[test]
-fn a_daemon_of_version_1_does_not_say_which_holder_it_can_be() {
+fn version_1_daemons_support_holder_version_1() {
     let old = [&[4][..], &7_u64.to_le_bytes()].concat();
     assert_eq!(decode(&old), Ok(Some(ToHolder::Ready { request: 7, holder: 1 })));
 }

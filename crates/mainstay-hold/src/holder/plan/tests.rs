@@ -100,7 +100,7 @@ fn not_replaced(why: &str) -> HolderEvent {
 }
 
 #[test]
-fn one_that_pulsed_and_fell_silent_hangs() {
+fn a_daemon_that_stops_pulsing_is_hung() {
     let (mut story, id) = Story::serving();
     assert_eq!(story.plan.deadline(), None);
     assert_eq!(story.sends(id, Message::Pulse), []);
@@ -112,7 +112,7 @@ fn one_that_pulsed_and_fell_silent_hangs() {
 }
 
 #[test]
-fn one_that_ends_need_not_pulse() {
+fn a_daemon_that_ends_need_not_pulse() {
     let (mut story, id) = Story::serving();
     story.sends(id, Message::Pulse);
     assert_eq!(story.sends(id, Message::Ending), [Action::Release]);
@@ -120,7 +120,7 @@ fn one_that_ends_need_not_pulse() {
 }
 
 #[test]
-fn a_holder_that_serves_needs_no_clock() {
+fn a_serving_daemon_has_no_deadline() {
     let (story, id) = Story::serving();
     assert_eq!(story.plan.deadline(), None);
     assert!(story.plan.serves(id));
@@ -139,7 +139,7 @@ fn a_first_start_is_tried_once() {
 }
 
 #[test]
-fn one_that_says_it_cannot_start_is_tried_again_like_one_that_dies() {
+fn a_daemon_that_reports_a_failed_start_is_started_again() {
     let (mut story, id) = Story::serving();
     story.now += SECOND;
     let mut id = story.starts(gone(id), "old", false).id;
@@ -155,7 +155,7 @@ fn one_that_says_it_cannot_start_is_tried_again_like_one_that_dies() {
 }
 
 #[test]
-fn one_that_served_for_long_and_then_fails_is_started_again_at_once() {
+fn a_daemon_that_fails_after_a_long_time_is_restarted_at_once() {
     let (mut story, id) = Story::serving();
     story.now += SECOND;
     assert_eq!(story.sends(id, Message::Failed(b"no".into())), [Action::Kill(id)]);
@@ -205,7 +205,7 @@ fn a_signal_is_passed_on_and_a_second_one_kills() {
 }
 
 #[test]
-fn one_that_does_not_heed_a_signal_is_killed() {
+fn a_daemon_that_ignores_a_signal_is_killed() {
     let (mut story, id) = Story::serving();
     assert_eq!(story.take(Event::Signal), [Action::Term(id)]);
     assert_eq!(story.in_time(), (10 * SECOND, vec![Action::Kill(id)]));
@@ -257,7 +257,7 @@ fn a_daemon_on_trial_that_is_asked_for_the_next_one_has_proven_itself() {
 }
 
 #[test]
-fn the_end_of_the_old_one_is_as_good_as_its_yield() {
+fn a_prepared_successor_serves_when_the_old_daemon_exits() {
     let (mut story, old) = Story::serving();
     let new = story.asks(old, None);
     story.sends(new, Message::Prepared);
@@ -302,7 +302,7 @@ fn check_withdrawn(prepared: bool, spoil: impl FnOnce(&mut Story, Id) -> Vec<Act
 }
 
 #[test]
-fn a_bad_successor_costs_nothing_before_it_is_told_to_go() {
+fn a_successor_that_fails_before_serve_does_not_affect_the_old_daemon() {
     let slow = |story: &mut Story, _| story.after(10 * SECOND);
     check_withdrawn(false, slow, "it was not prepared within 10 s");
     for prepared in [false, true] {
@@ -322,7 +322,7 @@ fn a_bad_successor_costs_nothing_before_it_is_told_to_go() {
 }
 
 #[test]
-fn one_that_yields_while_its_successor_dies_is_followed_by_another() {
+fn a_daemon_that_hands_over_while_its_successor_dies_is_started_again() {
     let (mut story, old) = Story::serving();
     story.now += SECOND;
     let new = story.asks(old, None);
@@ -333,7 +333,7 @@ fn one_that_yields_while_its_successor_dies_is_followed_by_another() {
 }
 
 #[test]
-fn one_that_dies_while_its_successor_prepares_is_started_again() {
+fn a_daemon_that_dies_while_its_successor_prepares_is_started_again() {
     let (mut story, old) = Story::serving();
     story.now += SECOND;
     let new = story.asks(old, Some("kept"));
@@ -371,7 +371,7 @@ fn check_rolled_back(spoil: impl Fn(&mut Story, Id) -> Vec<Action>, why: &str) {
 }
 
 #[test]
-fn a_bad_successor_is_rolled_back_after_it_was_told_to_go() {
+fn a_successor_that_fails_after_serve_is_rolled_back() {
     check_rolled_back(|story, _| story.after(10 * SECOND), "it was not ready within 10 s");
     check_rolled_back(Story::gone, "it exited with 1");
     check_rolled_back(|story, new| story.sends(new, Message::Failed(b"no".into())), "no");
@@ -387,7 +387,7 @@ fn a_bad_successor_is_rolled_back_after_it_was_told_to_go() {
 }
 
 #[test]
-fn an_end_takes_everybody_along() {
+fn an_end_kills_successor_and_leaving_daemons() {
     let (mut story, old, new) = Story::gone_to(None);
     story.sends(new, READY);
     let newer = story.asks(new, None);
@@ -398,7 +398,7 @@ fn an_end_takes_everybody_along() {
 }
 
 #[test]
-fn an_adopted_daemon_is_like_any_other() {
+fn an_adopted_daemon_is_treated_like_a_started_one() {
     let now = crate::clock::now();
     let (plan, id) = Plan::adopt(now, "old".into());
     let mut story = Story { plan, now: now + SECOND };

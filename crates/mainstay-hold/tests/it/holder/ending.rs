@@ -12,7 +12,7 @@ use super::support::{Bench, kill};
 use crate::support::wait_for_exit;
 
 #[test]
-fn an_end_on_purpose_closes_the_door_first() {
+fn an_end_on_purpose_closes_listeners_first() {
     let (mut bench, _) = Bench::serving();
     let address = bench.address();
     let (_, daemon, _) = bench.who();
@@ -81,13 +81,13 @@ fn check_first(flaw: &str, expected: &str) {
 }
 
 #[test]
-fn a_first_start_that_fails_is_told_with_its_reason() {
+fn a_failed_first_start_is_reported_with_its_reason() {
     check_first("fails", "no good");
     check_first("dies", "it exited with 1: | v1 says: I die");
 }
 
 #[test]
-fn who_comes_second_is_told_who_was_first() {
+fn a_second_holder_reports_the_pid_of_the_first() {
     let (mut bench, holder) = Bench::serving();
     assert_eq!(fs::read_to_string(bench.path("state/lock")).unwrap().trim(), holder.to_string());
     bench.start("run");
@@ -96,7 +96,7 @@ fn who_comes_second_is_told_who_was_first() {
 }
 
 #[test]
-fn who_waits_takes_over_when_the_lock_is_free() {
+fn a_waiting_holder_takes_over_when_the_lock_is_free() {
     let (mut bench, first) = Bench::serving();
     let second = bench.start("wait");
     kill(first, Signal::TERM);
@@ -106,7 +106,7 @@ fn who_waits_takes_over_when_the_lock_is_free() {
 
 /// The holder of a service was killed; the service was started again, and waits for the daemon to end.
 #[test]
-fn who_waits_for_a_manager_passes_its_end_on_to_who_serves() {
+fn a_waiting_service_passes_signals_to_the_serving_holder() {
     let (mut bench, first) = Bench::serving();
     let path = bench.path("notify");
     let manager = UnixDatagram::bind(&path).unwrap();
@@ -132,7 +132,7 @@ fn who_waits_for_a_manager_passes_its_end_on_to_who_serves() {
 }
 
 #[test]
-fn who_waits_for_nobody_ends_alone() {
+fn a_waiting_holder_without_a_manager_ends_alone() {
     let (mut bench, first) = Bench::serving();
     let waiting = bench.start("wait");
     // When it has begun to wait cannot be seen; before, the signal ends it in another way.
@@ -150,7 +150,7 @@ fn hear(manager: &UnixDatagram) -> String {
 }
 
 #[test]
-fn what_is_released_is_free_and_what_is_taken_says_so() {
+fn released_ports_are_free_and_taken_ports_are_refused() {
     let (bench, _) = Bench::serving();
     let address = bench.tell("bind tcp 127.0.0.2:0");
     assert_eq!(bench.tell(&format!("bind tcp {address}")), "AddrInUse");
@@ -162,7 +162,7 @@ fn what_is_released_is_free_and_what_is_taken_says_so() {
 }
 
 #[test]
-fn a_service_manager_hears_of_everything() {
+fn a_service_manager_is_notified_of_every_step() {
     let mut bench = Bench::new();
     let path = bench.path("notify");
     let manager = UnixDatagram::bind(&path).unwrap();

@@ -15,7 +15,7 @@ use crate::support::wait_for_exit;
 const STABLE: Duration = Duration::from_secs(1);
 
 #[test]
-fn nobody_is_refused_while_daemons_are_killed() {
+fn connections_are_not_refused_while_daemons_are_killed() {
     let (bench, holder) = Bench::serving();
     let address = bench.address();
     let caller = Caller::begin(address);
@@ -78,7 +78,7 @@ fn a_daemon_that_keeps_dying_is_started_until_it_lives() {
 }
 
 #[test]
-fn a_daemon_that_hangs_up_is_replaced() {
+fn a_daemon_that_closes_its_socket_is_replaced() {
     let (bench, _) = Bench::serving();
     let (_, daemon, _) = bench.who();
     assert!(bench.try_tell("hang-up").is_err(), "it is killed in the middle");
@@ -87,7 +87,7 @@ fn a_daemon_that_hangs_up_is_replaced() {
 }
 
 #[test]
-fn a_holder_that_is_killed_is_replaced_with_all_it_held() {
+fn a_killed_holder_is_replaced_with_everything_it_held() {
     let (mut bench, first) = Bench::serving();
     let address = bench.address();
     let (_, daemon, _) = bench.who();
@@ -139,7 +139,7 @@ fn a_daemon_inherits_three_streams_and_no_more() {
 }
 
 #[test]
-fn there_may_be_more_listeners_than_one_message_takes() {
+fn listeners_may_exceed_one_message() {
     let (bench, _) = Bench::serving();
     let specs: Vec<_> =
         (0..300).map(|n| format!("tcp 127.1.{}.{}:0", n / 250, n % 250 + 1)).collect();

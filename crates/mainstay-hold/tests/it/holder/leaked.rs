@@ -23,7 +23,7 @@ fn replace(exe: &Path) -> String {
 }
 
 #[test]
-fn another_process_with_the_daemons_socket_is_not_obeyed() {
+fn packets_of_another_process_with_the_daemons_socket_are_ignored() {
     let (bench, holder) = Bench::serving();
     let (_, daemon, _) = bench.who();
     let address = bench.address();
@@ -44,7 +44,7 @@ fn another_process_with_the_daemons_socket_is_not_obeyed() {
 
 /// In 0.1.0 the daemon took its holder for dead and started a second one.
 #[test]
-fn a_daemon_that_talks_nonsense_is_replaced_and_starts_no_second_holder() {
+fn a_daemon_that_sends_garbage_is_replaced_and_starts_no_second_holder() {
     let (bench, holder) = Bench::serving();
     let (_, daemon, _) = bench.who();
     assert_eq!(bench.tell(&format!("send {GARBAGE}")), "sent");

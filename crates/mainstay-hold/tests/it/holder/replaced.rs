@@ -47,7 +47,7 @@ fn a_good_successor_takes_over_without_a_gap() {
 }
 
 #[test]
-fn hand_over_after_hand_over_loses_nobody() {
+fn repeated_hand_overs_lose_no_connection() {
     let (bench, _) = Bench::serving();
     let address = bench.address();
     let caller = Caller::begin(address);
@@ -62,7 +62,7 @@ fn hand_over_after_hand_over_loses_nobody() {
 }
 
 #[test]
-fn a_successor_that_dies_in_standby_is_told_of() {
+fn the_death_of_a_standby_is_reported() {
     let bench = ask("dies in standby", true);
     let why = bench.logged("v1 not replaced");
     assert!(why.contains("it exited with 1: | new says: no standby"), "{why}");
@@ -71,7 +71,7 @@ fn a_successor_that_dies_in_standby_is_told_of() {
 }
 
 #[test]
-fn a_successor_that_cannot_be_started_is_told_of() {
+fn a_successor_that_cannot_be_started_is_reported() {
     let (bench, _) = Bench::serving();
     assert_eq!(bench.tell("replace /does/not/exist"), "asked");
     let why = bench.logged("v1 not replaced");
@@ -90,7 +90,7 @@ fn a_successor_that_is_never_prepared_is_killed_in_time() {
 }
 
 #[test]
-fn an_old_one_that_does_not_give_way_is_killed() {
+fn an_old_daemon_that_does_not_hand_over_is_killed() {
     let mut bench = Bench::new();
     fs::remove_file(bench.path("v1")).unwrap();
     bench.program("v1", "v1", "deaf");
@@ -103,7 +103,7 @@ fn an_old_one_that_does_not_give_way_is_killed() {
 
 /// The holder dies when the old daemon was told to give way, and before its successor was told to go.
 #[test]
-fn a_holder_that_dies_in_the_middle_leaves_somebody_who_serves() {
+fn a_holder_that_dies_during_a_hand_over_leaves_a_serving_daemon() {
     let mut bench = Bench::new();
     fs::remove_file(bench.path("v1")).unwrap();
     bench.program("v1", "v1", "fells its holder");
@@ -127,7 +127,7 @@ fn a_holder_that_dies_in_the_middle_leaves_somebody_who_serves() {
 }
 
 #[test]
-fn a_bad_successor_is_undone_by_the_program_that_was_there() {
+fn a_failed_successor_is_rolled_back_to_the_fallback() {
     let bench = ask("dies", true);
     let why = bench.logged("kept replacement_failed");
     assert!(why.contains("it exited with 1: | new says: I die"), "{why}");
@@ -138,7 +138,7 @@ fn a_bad_successor_is_undone_by_the_program_that_was_there() {
 }
 
 #[test]
-fn a_bad_successor_without_a_fallback_is_undone_by_the_former_program() {
+fn a_failed_successor_without_a_fallback_is_rolled_back_to_the_former_program() {
     let bench = ask("fails", false);
     let why = bench.logged("v1 replacement_failed");
     assert!(why.contains("no good"), "{why}");
@@ -146,7 +146,7 @@ fn a_bad_successor_without_a_fallback_is_undone_by_the_former_program() {
 }
 
 #[test]
-fn a_successor_that_is_never_ready_is_undone_in_time() {
+fn a_successor_that_is_never_ready_is_rolled_back_in_time() {
     let bench = ask("never ready", true);
     let why = bench.logged("kept replacement_failed");
     assert!(why.contains("it was not ready within 10 s"), "{why}");

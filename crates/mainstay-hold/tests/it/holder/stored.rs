@@ -39,7 +39,7 @@ fn connections_go_to_the_daemon_after_one_that_was_killed() {
 }
 
 #[test]
-fn what_was_read_of_a_connection_is_known_however_soon_the_daemon_is_killed() {
+fn bytes_read_from_a_connection_survive_the_death_of_the_daemon() {
     let (bench, _) = Bench::serving();
     // The slot is used again, and keeps nothing.
     drop(stored(&bench, "02aaaaaaaaaaaaaa"));
@@ -65,7 +65,7 @@ fn connections_wait_while_daemons_keep_dying() {
 }
 
 #[test]
-fn what_was_forgotten_is_closed_with_its_daemon() {
+fn forgotten_connections_are_closed_with_their_daemon() {
     let (bench, _) = Bench::serving();
     let mut connections = [stored(&bench, "01"), stored(&bench, "02")];
     assert_eq!(bench.tell("forget"), "forgotten");
@@ -80,7 +80,7 @@ fn what_was_forgotten_is_closed_with_its_daemon() {
 }
 
 #[test]
-fn a_daemon_that_gives_way_or_ends_leaves_none() {
+fn a_daemon_that_hands_over_or_ends_leaves_no_connection() {
     let (bench, holder) = Bench::serving();
     let mut given_way = stored(&bench, "01");
     let v2 = bench.program("v2", "v2", "");

@@ -12,7 +12,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_history_is_reported_in_order_and_ends_with_the_truth(
+    fn every_history_is_reported_in_order_and_ends_in_the_actual_state(
         steps in vec(step(), 0..60),
         rest_arrives: bool,
     ) {

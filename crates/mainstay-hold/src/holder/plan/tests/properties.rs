@@ -146,7 +146,7 @@ impl World {
 
 proptest! {
     #[test]
-    fn one_serves_whatever_happens(steps in prop::collection::vec(a_step(), 0..80)) {
+    fn at_most_one_daemon_serves(steps in prop::collection::vec(a_step(), 0..80)) {
         let mut world = World::new();
         for step in steps {
             world.step(step);
@@ -154,7 +154,7 @@ proptest! {
     }
 
     #[test]
-    fn it_always_comes_to_an_end(steps in prop::collection::vec(a_step(), 0..40)) {
+    fn an_end_is_always_reached(steps in prop::collection::vec(a_step(), 0..40)) {
         let mut world = World::new();
         for step in steps {
             world.step(step);

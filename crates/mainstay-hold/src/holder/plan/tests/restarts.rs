@@ -46,7 +46,7 @@ fn daemons_that_keep_dying_are_restarted_with_a_pause_forever() {
 }
 
 #[test]
-fn daemons_that_do_not_last_are_started_ever_later_and_never_given_up() {
+fn unstable_daemons_are_restarted_with_growing_pauses_forever() {
     let (mut story, mut id) = Story::serving();
     let mut waits = Vec::new();
     for death in 1..40 {
@@ -91,7 +91,7 @@ fn a_client_that_waits_shortens_a_long_wait() {
 }
 
 #[test]
-fn one_that_lasts_makes_up_for_those_that_did_not() {
+fn a_stable_daemon_resets_the_pause() {
     let (mut story, mut id) = Story::serving();
     for _ in 0..20 {
         assert_eq!(story.gone(id), []);
