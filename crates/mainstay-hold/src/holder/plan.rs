@@ -45,7 +45,7 @@ const MAX_IMMEDIATE: usize = 10;
 pub(super) struct Id(u32);
 
 /// The decisions of one holder.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Plan {
     exe: PathBuf,
     phase: Phase,
@@ -73,22 +73,7 @@ pub(super) struct Plan {
 impl Plan {
     /// A holder that has no daemon yet. The first tick starts one.
     pub(super) fn new(now: Instant, exe: PathBuf) -> Self {
-        Self {
-            exe,
-            phase: Phase::rest_until(now),
-            successor: None,
-            leaving: Vec::new(),
-            unstable: 0,
-            short_lived: 0,
-            was_ready: false,
-            replacement_failed: None,
-            rollback: None,
-            reexec: None,
-            last_output: None,
-            reported: false,
-            started: 0,
-            actions: Vec::new(),
-        }
+        Self { exe, phase: Phase::rest_until(now), ..Self::default() }
     }
 
     /// A holder with a daemon that serves already.
@@ -425,7 +410,7 @@ impl Plan {
         if let Some(next) = self.successor.take() {
             self.discard_successor(next, "the daemon is ending");
         }
-        let daemon = match std::mem::replace(&mut self.phase, Phase::Over) {
+        let daemon = match std::mem::take(&mut self.phase) {
             Phase::Serving(serving) => Some(serving.daemon),
             Phase::Resting { .. } | Phase::Restoring(_) | Phase::Ending { .. } | Phase::Over => {
                 None

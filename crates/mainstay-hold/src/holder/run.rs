@@ -24,7 +24,7 @@ use super::plan::{Action, Event, Id, Message, Outcome, Plan, Start};
 use super::process;
 use super::reexec::{self, HandoverState};
 use super::signals::Signals;
-use super::{Config, HolderEvent, failure_report};
+use super::{Config, failure_report};
 use crate::clock;
 use crate::codec::length;
 use crate::poll::Sources;
@@ -330,9 +330,7 @@ impl Holder<'_> {
             Ok(descriptors) => (Ok(()), descriptors),
             Err(error) => (Err(error.into()), Vec::new()),
         };
-        if let Some(daemon) = self.daemon(id) {
-            daemon.send(&ToDaemon::Done { request, result }, descriptors);
-        }
+        self.send(id, &ToDaemon::Done { request, result }, descriptors);
     }
 
     /// Passes an event to the plan and executes its actions, until nothing follows from them.
@@ -348,7 +346,20 @@ impl Holder<'_> {
     fn act(&mut self, action: Action) -> Option<Event> {
         match action {
             Action::Start(start) => return self.start(start),
-            Action::Send(id, event) => self.send(id, event),
+            Action::Serve(id) => {
+                let interrupted = self.interrupted();
+                if let Some(daemon) = self.daemon(id) {
+                    send_interrupted(daemon, &interrupted);
+                    daemon.send(&ToDaemon::Serve, Vec::new());
+                }
+            }
+            Action::HandOver(id) => {
+                let successor = self.successor_of(id);
+                self.send(id, &ToDaemon::HandOver, successor);
+            }
+            Action::NotReplaced(id, why) => {
+                self.send(id, &ToDaemon::NotReplaced { why: clip(why) }, Vec::new());
+            }
             Action::Term(id) => {
                 self.notify.stopping();
                 self.signal(id, Signal::TERM);
@@ -414,25 +425,9 @@ impl Holder<'_> {
         None
     }
 
-    fn send(&mut self, id: Id, event: HolderEvent) {
-        let (message, descriptors) = match event {
-            HolderEvent::Serve => {
-                let interrupted = self.interrupted();
-                if let Some(daemon) = self.daemon(id) {
-                    send_interrupted(daemon, &interrupted);
-                }
-                (ToDaemon::Serve, Vec::new())
-            }
-            HolderEvent::HandOver => (ToDaemon::HandOver, self.successor_of(id)),
-            HolderEvent::NotReplaced(why) => (ToDaemon::NotReplaced { why: clip(why) }, Vec::new()),
-            HolderEvent::HolderGone
-            | HolderEvent::Disconnected
-            | HolderEvent::HolderReexecuted(_) => {
-                unreachable!("these come from the daemon's own link")
-            }
-        };
+    fn send(&mut self, id: Id, message: &ToDaemon, descriptors: Vec<Rc<OwnedFd>>) {
         if let Some(daemon) = self.daemon(id) {
-            daemon.send(&message, descriptors);
+            daemon.send(message, descriptors);
         }
     }
 

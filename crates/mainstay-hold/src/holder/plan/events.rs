@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use super::Id;
-use crate::holder::HolderEvent;
 
 /// What has happened.
 #[derive(Debug, Clone)]
@@ -55,7 +54,12 @@ pub(in crate::holder) struct End {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::holder) enum Action {
     Start(Start),
-    Send(Id, HolderEvent),
+    /// Tell a prepared successor to serve.
+    Serve(Id),
+    /// Ask a daemon to hand over to its successor.
+    HandOver(Id),
+    /// Report to a daemon that it is not replaced, and why.
+    NotReplaced(Id, String),
     Term(Id),
     Kill(Id),
     /// Rename a program over the one that replaced it. [`Event::Restored`] follows.

@@ -6,7 +6,7 @@ use super::Outcome;
 use super::daemon::Daemon;
 use super::replacement::{Rollback, Trial};
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) enum Phase {
     /// No daemon serves. The next one is started at `until`.
     Resting {
@@ -19,10 +19,8 @@ pub(super) enum Phase {
     /// One daemon serves, or is about to.
     Serving(Serving),
     /// The holder ends.
-    Ending {
-        daemon: Option<Daemon>,
-        outcome: Outcome,
-    },
+    Ending { daemon: Option<Daemon>, outcome: Outcome },
+    #[default]
     Over,
 }
 

@@ -11,7 +11,6 @@ use std::time::Instant;
 
 use super::daemon::{Daemon, HAND_OVER, LEAVE, PREPARE, SERVE};
 use super::{Action, End, Id, Phase, Plan, Serving, Start};
-use crate::holder::HolderEvent;
 
 /// The program of a successor, until it has proven itself.
 #[derive(Debug)]
@@ -79,7 +78,7 @@ impl Plan {
             }
         };
         if let Some(refusal) = refusal {
-            return self.actions.push(Action::Send(id, HolderEvent::NotReplaced(refusal.into())));
+            return self.actions.push(Action::NotReplaced(id, refusal.into()));
         }
         let mut daemon = Daemon::new(self.next_id());
         daemon.limit(PREPARE, now);
@@ -102,7 +101,7 @@ impl Plan {
             next.stage = Stage::Waiting;
             next.daemon.unlimit();
             serving.daemon.limit(HAND_OVER, now);
-            self.actions.push(Action::Send(serving.daemon.id, HolderEvent::HandOver));
+            self.actions.push(Action::HandOver(serving.daemon.id));
         }
     }
 
@@ -136,7 +135,7 @@ impl Plan {
             return self.roll_back(next.trial, why);
         }
         serving.daemon.unlimit();
-        self.actions.push(Action::Send(serving.daemon.id, HolderEvent::NotReplaced(why)));
+        self.actions.push(Action::NotReplaced(serving.daemon.id, why));
     }
 
     /// Keeps the program of the daemon that serves, if that is ready.
@@ -165,7 +164,7 @@ impl Plan {
     /// No daemon serves any more: the successor does.
     pub(super) fn serve(&mut self, now: Instant, mut daemon: Daemon, trial: Trial) {
         daemon.limit(SERVE, now);
-        self.actions.push(Action::Send(daemon.id, HolderEvent::Serve));
+        self.actions.push(Action::Serve(daemon.id));
         self.phase =
             Phase::Serving(Serving { daemon, ready: None, hung: None, trial: Some(trial) });
     }

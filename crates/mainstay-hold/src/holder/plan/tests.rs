@@ -4,7 +4,6 @@ mod properties;
 mod restarts;
 
 use super::*;
-use crate::holder::HolderEvent;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -73,8 +72,8 @@ impl Story {
     fn gone_to(fallback: Option<&str>) -> (Self, Id, Id) {
         let (mut story, old) = Self::serving();
         let new = story.asks(old, fallback);
-        assert_eq!(story.sends(new, Message::Prepared), [Action::Send(old, HolderEvent::HandOver)]);
-        assert_eq!(story.sends(old, Message::HandedOver), [Action::Send(new, HolderEvent::Serve)]);
+        assert_eq!(story.sends(new, Message::Prepared), [Action::HandOver(old)]);
+        assert_eq!(story.sends(old, Message::HandedOver), [Action::Serve(new)]);
         (story, old, new)
     }
 }
@@ -95,8 +94,8 @@ fn only_start(actions: Vec<Action>, exe: &str, standby: bool) -> Start {
     }
 }
 
-fn not_replaced(why: &str) -> HolderEvent {
-    HolderEvent::NotReplaced(why.into())
+fn not_replaced(id: Id, why: &str) -> Action {
+    Action::NotReplaced(id, why.into())
 }
 
 #[test]
@@ -178,7 +177,7 @@ fn an_end_on_purpose_releases_first_and_is_final() {
     assert_eq!(story.sends(id, Message::Ending), [Action::Release]);
     assert_eq!(story.take(Event::Closed(id)), []);
     let late = Message::Replace { exe: "new".into(), fallback: None };
-    let refused = Action::Send(id, not_replaced("the daemon is ending"));
+    let refused = not_replaced(id, "the daemon is ending");
     assert_eq!(story.sends(id, late), [refused]);
     assert_eq!(story.in_time(), (130 * SECOND, vec![Action::Kill(id)]));
     assert_eq!(story.gone(id), [Action::End(Outcome::Done)]);
@@ -253,7 +252,7 @@ fn a_daemon_on_trial_that_is_asked_for_the_next_one_has_proven_itself() {
     story.gone(old);
     let next = story.asks(new, None);
     story.sends(next, Message::Prepared);
-    assert_eq!(story.sends(new, Message::HandedOver), [Action::Send(next, HolderEvent::Serve)]);
+    assert_eq!(story.sends(new, Message::HandedOver), [Action::Serve(next)]);
 }
 
 #[test]
@@ -263,7 +262,7 @@ fn a_prepared_successor_serves_when_the_old_daemon_exits() {
     story.sends(new, Message::Prepared);
     assert_eq!(story.in_time(), (3 * SECOND, vec![Action::Kill(old)]));
     assert_eq!(story.plan.deadline(), None, "a kill is no end yet");
-    assert_eq!(story.gone(old), [Action::Send(new, HolderEvent::Serve)]);
+    assert_eq!(story.gone(old), [Action::Serve(new)]);
 }
 
 #[test]
@@ -271,7 +270,7 @@ fn one_replacement_at_a_time() {
     let (mut story, old) = Story::serving();
     let new = story.asks(old, None);
     let again = || Message::Replace { exe: "newer".into(), fallback: None };
-    let busy = |id| [Action::Send(id, not_replaced("another reload or update is in progress"))];
+    let busy = |id| [not_replaced(id, "another reload or update is in progress")];
     assert_eq!(story.sends(old, again()), busy(old));
     story.sends(new, Message::Prepared);
     assert_eq!(story.sends(old, again()), busy(old));
@@ -294,7 +293,7 @@ fn check_withdrawn(prepared: bool, spoil: impl FnOnce(&mut Story, Id) -> Vec<Act
         actions = story.gone(new);
     }
     let why = format!("{why}:\nhelp!");
-    assert_eq!(actions, [Action::Send(old, HolderEvent::NotReplaced(why))]);
+    assert_eq!(actions, [Action::NotReplaced(old, why)]);
     assert!(story.plan.serves(old));
     assert_eq!(story.plan.deadline(), None, "the old one need not give way any more");
     story.now += SECOND;

@@ -6,7 +6,6 @@ use proptest::prelude::*;
 
 use super::super::*;
 use super::gone;
-use crate::holder::HolderEvent;
 
 /// What may happen next. Daemons are named by their place among those that live.
 #[derive(Debug, Clone)]
@@ -117,8 +116,11 @@ impl World {
                     self.serve(start.id);
                 }
             }
-            Action::Send(id, HolderEvent::Serve) => self.serve(id),
-            Action::Send(id, _) | Action::Term(id) | Action::Kill(id) => {
+            Action::Serve(id) => self.serve(id),
+            Action::HandOver(id)
+            | Action::NotReplaced(id, _)
+            | Action::Term(id)
+            | Action::Kill(id) => {
                 assert!(self.alive.contains(&id), "{id:?} is gone");
             }
             Action::Restore { .. } => {
