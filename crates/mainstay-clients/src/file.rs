@@ -77,20 +77,6 @@ pub struct OpenFile {
     missing: Option<PathBuf>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Written {
-    /// The old text; nothing if there was no file.
-    pub before: Option<String>,
-    /// The new text; nothing if there is no file.
-    pub after: Option<String>,
-}
-
-impl Written {
-    pub fn changed(&self) -> bool {
-        self.before != self.after
-    }
-}
-
 impl Writer {
     pub fn new(state: PathBuf) -> Self {
         Self { state, observer: None, lock_timeout: Duration::from_secs(5) }
@@ -174,15 +160,16 @@ impl OpenFile {
     }
 
     /// Edits the file. `change` gets the old text and returns the new one (`None`: no file). It is called again if another
-    /// program wrote meanwhile, so it must depend on the text only. Only the entry `name` may differ afterwards.
+    /// program wrote meanwhile, so it must depend on the text only. Only the entry `name` may differ afterwards. Returns
+    /// whether the file was written.
     pub fn edit<E: From<FileError>>(
         &self,
         name: &str,
         mut change: impl FnMut(Option<&str>) -> Result<Option<String>, E>,
-    ) -> Result<Written, E> {
+    ) -> Result<bool, E> {
         let Some(top) = &self.missing else { return self.try_to_edit(name, &mut change) };
         if change(None)?.is_none() {
-            return Ok(Written { before: None, after: None });
+            return Ok(false);
         }
         self.make_directory()?;
         let written = self.try_to_edit(name, &mut change);
@@ -196,7 +183,7 @@ impl OpenFile {
         &self,
         name: &str,
         change: &mut impl FnMut(Option<&str>) -> Result<Option<String>, E>,
-    ) -> Result<Written, E> {
+    ) -> Result<bool, E> {
         for attempt in 1..=MAX_TRIES {
             if let Some(written) = self.attempt(name, change)? {
                 return Ok(written);
@@ -211,7 +198,7 @@ impl OpenFile {
         &self,
         name: &str,
         change: &mut impl FnMut(Option<&str>) -> Result<Option<String>, E>,
-    ) -> Result<Option<Written>, E> {
+    ) -> Result<Option<bool>, E> {
         let _client_lock = lock::acquire(self)?;
         let old = self.target_file().look()?;
         let before = old.as_ref().map(|old| old.text.as_str());
@@ -222,7 +209,7 @@ impl OpenFile {
             Err(error) => return Err(error),
         };
         if before == after.as_deref() {
-            return Ok(Some(Written { before: after.clone(), after }));
+            return Ok(Some(false));
         }
         self.verify(before, after.as_deref(), name)?;
         if let Some(old) = &old {
@@ -234,7 +221,7 @@ impl OpenFile {
         match replace::replace(self, old.as_ref(), after.as_deref())? {
             Outcome::Done => {
                 self.writer.perform(Step::Release, &self.path, || Ok(()))?;
-                Ok(Some(Written { before: old.map(|old| old.text), after }))
+                Ok(Some(true))
             }
             Outcome::Changed => Ok(None),
         }

@@ -77,7 +77,7 @@ pub(crate) enum Fact {
 }
 
 /// The known state of a server's container.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Watch {
     /// The present or last run.
     last: RunId,
@@ -92,9 +92,10 @@ pub(crate) struct Watch {
     contradiction: Option<(bool, String)>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 enum Phase {
     /// The container has no run.
+    #[default]
     Idle,
     /// This daemon is starting a run.
     Starting(Run),
@@ -141,14 +142,7 @@ enum Explanation {
 impl Watch {
     /// A container without a run.
     pub(crate) fn idle(last: RunId) -> Self {
-        Self {
-            last,
-            started_at: None,
-            phase: Phase::Idle,
-            ended: None,
-            silent_ends: 0,
-            contradiction: None,
-        }
+        Self { last, ..Self::default() }
     }
 
     /// The state that an earlier daemon recorded: the run had this `StartedAt`, and `over` says whether its end
