@@ -83,7 +83,7 @@ impl Quarantine {
         self.put(&path, &mark);
         match panics::catch(work) {
             Ok(done) => {
-                // Not that of somebody who worked on the file at the same time, and may have panicked.
+                // Not the mark of another process that worked on the file at the same time, and may have panicked.
                 if read(&path).as_ref() == Some(&mark) {
                     fs::remove_file(&path).ok();
                 }

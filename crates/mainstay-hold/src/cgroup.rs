@@ -42,7 +42,7 @@ const MAX_PART: usize = 80;
 /// How systemd marks what it delegates. Only root can read the second one, which older versions set.
 const MARKS: [&str; 2] = ["user.delegate", "trusted.delegate"];
 
-/// What `statfs` says of a cgroup version 2 hierarchy.
+/// The type that `statfs` reports for a cgroup version 2 hierarchy.
 const CGROUP2_MAGIC: u64 = 0x6367_7270;
 
 /// The pause between the first two attempts to end a cgroup, and the longest.

@@ -6,14 +6,14 @@
 //! - A listener stays open until it is released, whatever daemons do: connections are queued for the next daemon and
 //!   none is refused.
 //! - A daemon that dies is started again, at once at first, then with growing pauses while daemons are unstable, and
-//!   without limit. From the third unstable daemon in a row on, a report in the run directory says why.
+//!   without limit. From the third unstable daemon in a row on, a report in the run directory has the reason.
 //! - Connections that are in use stay open when the daemon is killed, and the next one continues them
 //!   ([`ConnectionStore`]).
 //! - A daemon is replaced without a gap: its successor prepares beside it and serves when the old one has handed over.
 //!   A successor that fails is rolled back, in the end to the program that was there before.
 //! - An end on purpose closes the listeners first, so a late client is refused rather than left waiting,
-//!   and then waits for the daemon. They are closed when the daemon says that it has stopped accepting; a signal to the
-//!   holder only asks for that, and a daemon that does not heed it is killed.
+//!   and then waits for the daemon. They are closed when the daemon reports that it has stopped accepting; a signal to the
+//!   holder only requests that, and a daemon that ignores it is killed.
 //! - The instance is locked while the holder or any of its daemons lives. If the holder dies, the daemon
 //!   starts another one with all that it holds ([`Link::replace_holder`]). There are never two.
 //! - Packets are accepted from the daemon's pid only; others are discarded.

@@ -104,7 +104,7 @@ pub const LEAVE: Duration = s(630);
 // Stop
 
 /// A daemon that got a signal begins to end within this time, or is killed.
-pub const HEED_SIGNAL: Duration = s(10);
+pub const REACT_TO_SIGNAL: Duration = s(10);
 /// Requests are answered within this time when servers are stopped with the daemon.
 pub const FINISH_REQUESTS: Duration = s(5);
 /// Each of the last things (commands, sessions, events, the log) is written within this time.

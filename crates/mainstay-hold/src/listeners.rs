@@ -28,7 +28,7 @@ const NLMSG_DONE: u16 = 3;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST_DUMP: u16 = 0x301;
 
-/// The attribute that says whether an IPv6 socket refuses IPv4.
+/// The attribute for IPv6 sockets that refuse IPv4.
 const INET_DIAG_SKV6ONLY: u16 = 11;
 
 const AF_INET: u8 = 2;
@@ -208,7 +208,7 @@ fn attribute(mut all: &[u8], wanted: u16) -> Option<u8> {
     }
 }
 
-/// Lists the sockets from `/proc`, which does not say whether an IPv6 socket refuses IPv4.
+/// Lists the sockets from `/proc`, which does not show whether an IPv6 socket refuses IPv4.
 fn tables(port: u16) -> io::Result<Vec<Listener>> {
     let mut listed = in_table(&fs::read_to_string("/proc/net/tcp")?, port);
     // It does not exist on a machine without IPv6.

@@ -62,7 +62,7 @@ pub(crate) fn pids() -> io::Result<impl Iterator<Item = u32>> {
     Ok(fs::read_dir("/proc")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()))
 }
 
-/// Whether an error of `/proc` only says that the process has ended meanwhile.
+/// Whether an error of `/proc` only means that the process has ended meanwhile.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
         || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())

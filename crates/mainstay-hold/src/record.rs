@@ -1,7 +1,7 @@
 //! The files that a shim leaves in its run directory, for later daemons.
 //!
-//! `shim.pid` names the shim while it lives, `guard.pid` its guard. `exit` says how the run ended; it is written before the
-//! shim says [`Gone`](crate::wire::FromShim::Gone) and stays. Both are replaced whole, never in part.
+//! `shim.pid` names the shim while it lives, `guard.pid` its guard. `exit` records how the run ended; it is written before the
+//! shim sends [`Gone`](crate::wire::FromShim::Gone) and stays. Both are replaced whole, never in part.
 //!
 //! `shim.pid` and `guard.pid` are dangling links whose target is the name: a short link takes no room on the disk, so a
 //! server can be started again on a full disk.

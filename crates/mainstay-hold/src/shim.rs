@@ -23,7 +23,7 @@
 //!
 //! One thing it does not do: signals that are ignored stay so in the server (only PIPE is put back to its
 //! default), because neither std nor rustix can change that. A shim whose first ancestor was started by
-//! `nohup`, say, has a server that ignores HUP unless the server itself decides otherwise.
+//! `nohup`, for example, has a server that ignores HUP unless the server itself decides otherwise.
 
 mod conn;
 mod directory_checks;

@@ -33,9 +33,9 @@ fn run_dir_of(pid: u32) -> Option<PathBuf> {
     }
     let mut command = Vec::new();
     File::open(process.join("cmdline")).ok()?.take(MAX_COMMAND).read_to_end(&mut command).ok()?;
-    let mut words = command.split(|byte| *byte == 0).skip(1);
-    let is_shim = words.next()? == SHIM_COMMAND.as_bytes();
-    is_shim.then(|| words.next().map(|dir| PathBuf::from(OsStr::from_bytes(dir))))?
+    let mut args = command.split(|byte| *byte == 0).skip(1);
+    let is_shim = args.next()? == SHIM_COMMAND.as_bytes();
+    is_shim.then(|| args.next().map(|dir| PathBuf::from(OsStr::from_bytes(dir))))?
 }
 
 #[cfg(test)]

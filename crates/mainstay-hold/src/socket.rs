@@ -95,13 +95,13 @@ mod tests {
     fn connecting_to_a_peer_that_does_not_accept_does_not_block() {
         let temp = tempfile::tempdir().unwrap();
         let _deaf = bind(temp.path(), "s").unwrap();
-        let (tell, told) = mpsc::channel();
+        let (sender, result) = mpsc::channel();
         let dir = temp.path().to_path_buf();
         thread::spawn(move || {
             let waiting: Vec<_> = (0..=BACKLOG).map_while(|_| connect(&dir, "s").ok()).collect();
-            tell.send((waiting.len(), connect(&dir, "s").unwrap_err().kind())).unwrap();
+            sender.send((waiting.len(), connect(&dir, "s").unwrap_err().kind())).unwrap();
         });
-        let (waiting, refused) = told.recv_timeout(Duration::from_secs(30)).unwrap();
+        let (waiting, refused) = result.recv_timeout(Duration::from_secs(30)).unwrap();
         assert!(waiting > 0);
         assert_eq!(refused, io::ErrorKind::WouldBlock);
     }

@@ -1,8 +1,8 @@
 //! Processes by what they are, and signals to exactly these.
 //!
 //! A tree is found by one scan of `/proc`, because not every kernel lists the children of a process.
-//! A process that is being moved to its next parent during the scan can be missed; whoever wants a
-//! tree to end must scan until it is empty.
+//! A process that is being moved to its next parent during the scan can be missed; ending a
+//! tree takes scans until it is empty.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_s
 
 use crate::procfs::{self, Stat};
 
-/// A longer environment is not searched: what strangers put there must not cost us memory.
+/// A longer environment is not searched, so that other users' processes cannot cause large allocations.
 const MAX_ENVIRON: usize = 1024 * 1024;
 
 /// The maximum number of ancestors that are listed.
@@ -184,7 +184,7 @@ fn below(root: u32, all: &HashMap<u32, Stat>) -> Vec<Process> {
     found
 }
 
-/// Replaces what `environ` holds, or says that there is nothing to search.
+/// Reads the environment of a process into `environ`. `None` if there is nothing to search.
 fn read_environ(pid: u32, environ: &mut Vec<u8>) -> Option<()> {
     environ.clear();
     let file = File::open(format!("/proc/{pid}/environ")).ok()?;

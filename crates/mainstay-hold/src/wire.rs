@@ -1,7 +1,7 @@
 //! The protocol between a shim and its daemons.
 //!
 //! A frame is a `u32` length (little-endian, of what follows), a `u8` type and a payload. The shim
-//! speaks first: a [`FromShim::Hello`] with its version. The daemon answers with its number,
+//! sends the first frame: a [`FromShim::Hello`] with its version. The daemon answers with its number,
 //! [`ToShim::Daemon`], before it asks for anything: daemons replace each other, and a shim refuses those
 //! that were replaced.
 //!
@@ -29,7 +29,7 @@ use crate::codec::{Field, Message, Reader, encoded, length};
 
 pub use decoder::{Decoder, Frame, Raw, WireError};
 
-/// The version of the protocol that this build speaks.
+/// The protocol version of this build.
 pub const VERSION: u32 = 1;
 
 /// The oldest version of a shim that a daemon of this build can talk to. It may rise only when no
@@ -40,10 +40,10 @@ pub const OLDEST: u32 = 1;
 pub const MAX_FRAME: usize = 17 * 1024 * 1024;
 
 encoded! {
-    /// What a daemon says to a shim.
+    /// Messages of a daemon to a shim.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum ToShim {
-        /// Says who speaks. The first frame of each connection, and only the first. A daemon with a lower
+        /// Identifies the daemon. The first frame of each connection, and only the first. A daemon with a lower
         /// number than any before is refused; a higher one has all connections of lower ones refused.
         Daemon = 1 {
             /// The number of the daemon.
@@ -86,7 +86,7 @@ encoded! {
         },
         /// Asks for [`FromShim::Tail`].
         Tail = 10,
-        /// The shim may end as soon as it has said [`FromShim::Gone`] here and the data connection, if
+        /// The shim may end as soon as it has sent [`FromShim::Gone`] here and the data connection, if
         /// there is one, has received everything. Implies [`ToShim::Watch`].
         Dismiss = 11,
         /// Makes the run directory again, with the socket in it, if it was removed. Older shims miss it.
@@ -95,7 +95,7 @@ encoded! {
 }
 
 encoded! {
-    /// What a shim says to a daemon.
+    /// Messages of a shim to a daemon.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum FromShim {
         /// The first frame of each connection.
@@ -116,7 +116,7 @@ encoded! {
             written: u64,
             /// Whether the server has exited.
             exited: bool,
-            /// The highest number of a daemon so far; 0 if there was none, or from a shim that does not say it.
+            /// The highest number of a daemon so far; 0 if there was none, or from a shim that does not send it.
             newest_daemon: u64 = 0,
         },
         /// Output of the server, without gaps or repetitions on one connection.

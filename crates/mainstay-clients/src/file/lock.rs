@@ -154,15 +154,15 @@ fn staged(dir: &Path, token: &str) -> PathBuf {
 /// Removes a lock whose holder is dead. Returns what was found.
 fn remove_if_abandoned(dir: &Path, stale: Duration, ours: &FileLock) -> io::Result<Found> {
     let Some(found) = if_exists(fs::symlink_metadata(dir))? else { return Ok(Found::Nothing) };
-    let noted = Note::load(ours)?;
-    let is_our_own = identity(&found) == noted.identity;
+    let recorded = Note::load(ours)?;
+    let is_our_own = identity(&found) == recorded.identity;
     if !is_our_own && clock::now() <= stale_at(&found, stale) {
         return Ok(Found::Held);
     }
     if !is_lock(dir, &found)? {
         return Ok(Found::NotALock);
     }
-    let mut note = Note { token: token(), ..noted };
+    let mut note = Note { token: token(), ..recorded };
     note.save(ours)?;
     if_exists(note.release(dir, ours)).map(|_| Found::Nothing)
 }

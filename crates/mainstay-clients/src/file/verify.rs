@@ -289,7 +289,7 @@ mod tests {
         assert!(!check("mcp_servers = { a = 1 }", "mcp_servers = { time = {} }"));
         assert!(!check("mcp_servers = { a = 1 }", "a = 1\nmcp_servers = { time = {} }"));
         assert!(!check("[mcp_servers]\na = 1", "[mcp_servers]\na = 1\nb = 1"));
-        // What is left cannot be read, or not by everybody.
+        // The result is not valid TOML.
         assert!(!check(before, &format!("{before}{ours}{ours}")));
         assert!(!check(before, &format!("{before}{ours}url = 1\n")));
         assert!(!check("mcp_servers = { a = 1 }\n", &format!("mcp_servers = {{ a = 1 }}\n{ours}")));

@@ -93,7 +93,7 @@ fn is_newer(flat: &ParsedText<'_>, markers: &[&str]) -> Result<bool, EditError> 
     Ok(false)
 }
 
-/// Whether these are the fields of an entry. An entry may only say that it is disabled.
+/// Whether these are the fields of an entry. An entry may consist of `enabled` alone.
 fn is_entry(fields: &[(String, Value)]) -> bool {
     fields.iter().any(|(name, value)| match value {
         Value::Text(_) => name == "type",

@@ -236,7 +236,7 @@ fn wait_for_the_first_read(output: &mut impl Read, said: &mut Vec<u8>) {
     }
 }
 
-/// The last whole line of the process tells the count at its last read.
+/// The last whole line of the process has the count at its last read.
 fn last_seen(said: &[u8]) -> u64 {
     let text = String::from_utf8_lossy(said);
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);

@@ -31,7 +31,7 @@ fn cursor(text: &str) -> (Home, PathBuf) {
     (home, file)
 }
 
-/// A home in which our entry has been added, and the file was then brought to say `text`.
+/// A home in which our entry has been added, and the file was then changed to `text`.
 fn edited_by_hand(text: &str) -> (Home, PathBuf) {
     let (home, file) = cursor("{}");
     home.registrar().add("cursor", &server("time"), &http()).unwrap();
@@ -319,7 +319,7 @@ fn a_rejected_byte_order_mark_is_reported() {
         assert_eq!(change.to_string().contains("byte order mark"), is_rejected, "{change}");
         let problem = registrar.status(client).unwrap().problem;
         assert_eq!(problem.is_some_and(|it| it.contains("byte order mark")), is_rejected);
-        assert!(read(&file).starts_with("\u{feff}{"), "what is not ours stays");
+        assert!(read(&file).starts_with("\u{feff}{"), "foreign text stays");
     }
 }
 

@@ -1,7 +1,7 @@
 //! Every client's file before, after an addition and after the removal.
 //!
 //! `golden/<case>/` holds `before`, `added`, `removed`, and what is made from no file at all: `fresh` for
-//! a URL and `stdio` for a command. `MAINSTAY_BLESS=1` writes all but `before` anew, to be read with care.
+//! a URL and `stdio` for a command. `MAINSTAY_BLESS=1` rewrites all but `before`; review the result.
 
 use std::collections::HashSet;
 use std::fs;

@@ -9,7 +9,7 @@ use mainstay_clients::{Change, Machine, Purpose, Registrar, Target};
 use mainstay_core::ServerName;
 use tempfile::TempDir;
 
-/// What every test adds, unless it says otherwise.
+/// What most tests add.
 pub(crate) const URL: &str = "http://127.0.0.1:7433/time/mcp";
 
 pub(crate) struct Home {

@@ -194,7 +194,7 @@ fn a_failed_write_in_place_is_rolled_back() {
 fn an_interrupted_write_in_place_is_completed_by_the_next() {
     let (home, file) = scene();
     fs::hard_link(&file, home.path(".cursor/other.json")).unwrap();
-    // What is noted during a write is put back after it, as if the writer had died before its end.
+    // The note of a write is restored after it, as if the writer had died before its end.
     let notes = home.state().join("in-place");
     let (of, kept) = (notes.clone(), Arc::new(Mutex::new(None)));
     let keep = kept.clone();
@@ -340,7 +340,7 @@ fn a_file_that_is_being_written_is_read_again() {
     let count = |text: Option<&str>| {
         let entries = client.read(text.unwrap()).and_then(|(_, reading)| reading.entries());
         entries.map(|entries| entries.len()).map_err(|_| {
-            // The client goes on as soon as we have seen the half.
+            // The client continues as soon as the first half was read.
             fs::write(&file, BEFORE).unwrap();
             FileError::NotAFile(file.clone())
         })

@@ -115,8 +115,8 @@ fn an_entry_created_by_the_user_after_a_removal_is_the_users() {
     remove_for_good(&registrar);
     let mine = with_entry.replace("127.0.0.1:1", "10.0.0.1");
     fs::write(&file, &mine).unwrap();
-    let anew = registrar.force_add("cursor", &server("time"), &target(1)).unwrap();
-    assert_eq!(anew.done, Done::Left(Left::Foreign));
+    let again = registrar.force_add("cursor", &server("time"), &target(1)).unwrap();
+    assert_eq!(again.done, Done::Left(Left::Foreign));
     assert_eq!(remove_for_good(&registrar), Done::Left(Left::Foreign));
     assert_eq!(read(&file), mine);
     fs::write(&file, BEFORE).unwrap();

@@ -277,7 +277,7 @@ fn an_unparsable_file_is_reported() {
     let gone = "there is no Docker context `x` in `/home/u/.docker/contexts/meta`";
     check(r#"{"currentContext": "x"}"#, gone);
     let none = named(None, &env(&[HOME]), &Files::default());
-    assert!(none.unwrap().is_none(), "a file that is not there says nothing");
+    assert!(none.unwrap().is_none(), "a missing file chooses no engine");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The request that creates a server's container.
 //!
-//! A container is created once and started many times. It is strict unless its spec says otherwise: no
+//! A container is created once and started many times. It is strict unless its spec relaxes that: no
 //! capabilities, no new privileges, bounded memory and processes, reachable from this machine only.
 //! The engine never restarts it, because the supervisor decides that.
 

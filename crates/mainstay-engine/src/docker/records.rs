@@ -1,6 +1,6 @@
 //! Records of servers' containers on disk, for the next daemon.
 //!
-//! A container outlives many runs and many daemons, and its labels never change: only a record says which run
+//! A container outlives many runs and many daemons, and its labels never change: only a record has the run
 //! it is in. The engine's state is authoritative. If a record is lost, the next start creates a
 //! new container; the old one is still known by its [creation](super::creations).
 
@@ -140,7 +140,7 @@ pub(super) fn write<T: Serialize>(
     let new = path.with_extension(unfinished(&suffix));
     let written = write_new(&new, &bytes, durability).and_then(|()| fs::rename(&new, path));
     if written.is_err() {
-        // It takes up space on a disk that may be full.
+        // It uses space on a disk that may be full.
         fs::remove_file(&new).ok();
     }
     written?;

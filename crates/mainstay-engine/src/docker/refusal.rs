@@ -22,7 +22,7 @@ const SHORTAGES: [&str; 5] = [
     "resource temporarily unavailable",
 ];
 
-/// What engines say of a container that they cannot start again.
+/// Messages of engines about a container that they cannot start again.
 const UNUSABLE: [&str; 7] = [
     // The container runtime has a task or a bundle that the engine does not know of.
     "already exists",

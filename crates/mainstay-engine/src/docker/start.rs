@@ -382,13 +382,13 @@ fn away(server: &Server, why: String) -> StartError {
 
 /// Stores which engine has a server's container.
 fn pin_engine(server: &Server, engine: &LiveEngine) -> Result<(), StartError> {
-    let stranger = {
+    let other = {
         let mut state = server.state();
-        let stranger = state.container.is_some() && state.is_at_other_engine(&engine.identity.id);
-        if !stranger {
+        let is_other = state.container.is_some() && state.is_at_other_engine(&engine.identity.id);
+        if !is_other {
             state.engine_id = Some(engine.identity.id.clone());
         }
-        stranger.then(|| state.host.other_engine())
+        is_other.then(|| state.host.other_engine())
     };
-    stranger.map_or(Ok(()), |why| Err(away(server, why)))
+    other.map_or(Ok(()), |why| Err(away(server, why)))
 }

@@ -11,7 +11,7 @@
 //!   then it may be the event of that end, and an inspection decides.
 //!
 //! An inspection that contradicts the known state (a run that was reported dead is alive, or a run that began before
-//! the present one is there) was most likely overtaken on its way. It is accepted when the next one says the same.
+//! the present one is there) was most likely overtaken on its way. It is accepted when the next one shows the same.
 
 mod events;
 
@@ -145,7 +145,7 @@ impl Watch {
         Self { last, ..Self::default() }
     }
 
-    /// The state that an earlier daemon recorded: the run had this `StartedAt`, and `over` says whether its end
+    /// The state that an earlier daemon recorded: the run had this `StartedAt`, and `over` is whether its end
     /// was reported.
     pub(crate) fn recorded(run: RunId, started_at: String, over: bool) -> Self {
         let phase = if over { Phase::Idle } else { Phase::Up(Run::default()) };

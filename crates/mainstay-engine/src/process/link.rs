@@ -44,7 +44,7 @@ pub(crate) struct Greeting {
 impl Greeting {
     /// How long ago the server was started.
     pub(crate) fn age(&self) -> Duration {
-        #[expect(clippy::disallowed_methods, reason = "the start was noted in wall time")]
+        #[expect(clippy::disallowed_methods, reason = "the start was recorded in wall time")]
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         now.saturating_sub(Duration::from_millis(self.started_unix_ms))
     }

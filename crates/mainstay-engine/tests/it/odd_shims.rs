@@ -38,7 +38,7 @@ fn hello() -> FromShim {
     }
 }
 
-async fn say(stream: &mut UnixStream, message: &FromShim) {
+async fn send(stream: &mut UnixStream, message: &FromShim) {
     let mut bytes = Vec::new();
     message.encode(&mut bytes);
     stream.write_all(&bytes).await.unwrap();
@@ -49,13 +49,13 @@ async fn play_slow(listener: StdListener) {
     listener.set_nonblocking(true).unwrap();
     let (mut stream, _) = UnixListener::from_std(listener).unwrap().accept().await.unwrap();
     sleep(Duration::from_secs(1)).await;
-    say(&mut stream, &hello()).await;
+    send(&mut stream, &hello()).await;
     let (mut decoder, mut buffer) = (Decoder::<ToShim>::default(), Vec::new());
     while stream.read_buf(&mut buffer).await.unwrap() > 0 {
         decoder.push(&std::mem::take(&mut buffer));
         while let Some(frame) = decoder.next().unwrap() {
             if frame == ToShim::Tail {
-                say(&mut stream, &FromShim::Tail { stderr: Vec::new() }).await;
+                send(&mut stream, &FromShim::Tail { stderr: Vec::new() }).await;
             }
         }
     }
@@ -110,9 +110,10 @@ async fn a_shim_with_too_many_connections_refuses_temporarily() {
     let refuse = async move {
         let listener = UnixListener::from_std(listener).unwrap();
         let (mut stream, _) = listener.accept().await.unwrap();
-        say(&mut stream, &hello()).await;
-        say(&mut stream, &FromShim::Refused { why: "there are too many connections".into() }).await;
-        // Until the engine has heard it.
+        send(&mut stream, &hello()).await;
+        send(&mut stream, &FromShim::Refused { why: "there are too many connections".into() })
+            .await;
+        // Until the engine has read it.
         stream.read_to_end(&mut Vec::new()).await.unwrap();
     };
     let (attached, ()) = tokio::join!(engine.attach(&crowded), refuse);
@@ -120,7 +121,7 @@ async fn a_shim_with_too_many_connections_refuses_temporarily() {
     assert!(matches!(&error, EngineError::Refused(_)) && error.is_temporary(), "{error}");
 }
 
-/// A program that is called as a shim, leaves a marked process, says this and goes on.
+/// A program that is called as a shim, leaves a marked process, prints this and continues.
 async fn check_failed_start(says: &[u8], passing: bool) {
     let mut processes = Processes::new();
     fs::write(processes.file("says"), says).unwrap();

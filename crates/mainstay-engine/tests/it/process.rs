@@ -149,7 +149,7 @@ async fn processed_output_is_not_repeated_and_the_rest_is() {
         assert_eq!(timeout(LIMIT, stdio.from_server.recv()).await.unwrap().unwrap(), line);
     }
     stdio.consumed.send_replace(2);
-    // Nobody tells when the shim has heard of it.
+    // The shim does not confirm it.
     let confirmed = async {
         loop {
             let next = processes.open_as(2);

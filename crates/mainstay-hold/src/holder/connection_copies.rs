@@ -60,7 +60,7 @@ impl ConnectionCopies {
         self.connections.keys().any(|slot| waits(*slot))
     }
 
-    /// Closes the connections whose client has closed them, and says whether another client has sent something.
+    /// Closes the connections whose client has closed them. Returns whether another client has sent something.
     pub(super) fn has_request(&mut self) -> bool {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         let peek = |socket: &OwnedFd| recv(socket, &mut [0; 1], flags).map(|(read, _)| read);

@@ -167,7 +167,7 @@ impl Slots {
         self.forget_unsent();
     }
 
-    /// Shares the memory with the holder, and says whether it has it.
+    /// Shares the memory with the holder. Returns whether the holder has it.
     fn share(&mut self, memory: BorrowedFd<'_>) -> bool {
         self.is_shared = self.is_shared || self.link.share_memory(memory).is_ok();
         self.is_shared

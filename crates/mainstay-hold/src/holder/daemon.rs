@@ -18,7 +18,7 @@ use crate::shim::ring::Tail;
 /// How much of a daemon's standard error is kept.
 const LAST_OUTPUT: usize = 8 * 1024;
 
-/// More than a pipe holds: what a dead daemon left in it is read to the end, but not what a descendant goes on writing.
+/// More than a pipe holds: what a dead daemon left in it is read to the end, but not the further output of a descendant.
 const DRAINED: usize = 1024 * 1024;
 
 /// How many messages may wait for a daemon to read them. One that sends this many requests and reads no answer

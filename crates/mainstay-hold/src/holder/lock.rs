@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn one_process_has_the_lock_and_its_pid_is_in_it() {
         let dir = tempfile::tempdir().unwrap();
-        let Attempt::Ours(ours) = attempt(dir.path()).unwrap() else { panic!("nobody has it") };
+        let Attempt::Ours(ours) = attempt(dir.path()).unwrap() else { panic!("the lock is free") };
         let copy = ours.try_clone().unwrap();
         drop(ours);
         let Attempt::Taken(other, pid) = attempt(dir.path()).unwrap() else {

@@ -1,8 +1,8 @@
 //! The protocol between a holder and its daemons.
 //!
 //! A message is one packet: a `u8` type, a payload, and for some types descriptors beside it. A holder
-//! speaks first to a daemon that it has started, with a [`ToDaemon::Welcome`]; a daemon speaks first to
-//! a holder that it has started, with a [`ToHolder::Handover`]. Both carry a version and are followed
+//! sends the first message to a daemon that it has started, a [`ToDaemon::Welcome`]; a daemon sends the first one to
+//! a holder that it has started, a [`ToHolder::Handover`]. Both carry a version and are followed
 //! by as many [`ToDaemon::Listeners`] or [`ToHolder::Listeners`] as it takes.
 //!
 //! # How it grows
@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use super::packet::{MAX_BYTES, MAX_DESCRIPTORS};
 use crate::codec::{DecodeError, Field, Message, Reader, encoded};
 
-/// The version of the protocol that this build speaks.
+/// The protocol version of this build.
 ///
 /// 1. Mainstay 0.1.0.
 /// 2. A holder accepts commands only from its daemon's process, and executes the program of a daemon that
@@ -32,7 +32,7 @@ pub(super) const CHECKS_SENDER: u32 = 2;
 const OPTIONAL: u8 = 128;
 
 encoded! {
-    /// What a daemon says to a holder.
+    /// Messages of a daemon to a holder.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(super) enum ToHolder {
         /// With the lock, a descriptor of the process and, if `stderr` is set, the readable end of its standard
@@ -72,7 +72,7 @@ encoded! {
 }
 
 encoded! {
-    /// What a holder says to a daemon.
+    /// Messages of a holder to a daemon.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(super) enum ToDaemon {
         /// With the lock.
@@ -181,7 +181,7 @@ pub(super) fn decode<M: Message>(bytes: &[u8]) -> Result<Option<M>, DecodeError>
     }
 }
 
-/// Cuts what is sent with a descriptor each into lists that fit one packet each.
+/// Splits items that have a descriptor each into lists that fit one packet each.
 pub(super) fn lists<T: Field, D>(held: &[(T, D)]) -> Vec<&[(T, D)]> {
     let mut lists = Vec::new();
     let mut rest = held;

@@ -31,7 +31,7 @@ pub(super) struct Packet<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) descriptors: Vec<OwnedFd>,
     /// The process that sent it, if the socket has [sender credentials](enable_sender_credentials). For a
-    /// process outside our pid namespace the kernel says 0, which rustix reads as `None`.
+    /// process outside our pid namespace the kernel reports 0, which rustix reads as `None`.
     pub(super) sender: Option<Pid>,
 }
 

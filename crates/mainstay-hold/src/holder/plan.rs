@@ -7,7 +7,7 @@
 //!
 //! What always holds:
 //!
-//! - No daemon is told to serve while another one serves. A killed daemon serves until its process has exited.
+//! - No daemon is sent `Serve` while another one serves. A killed daemon serves until its process has exited.
 //! - After the listeners are released nothing is started. The holder ends when every daemon has exited.
 //! - The holder executes another program only while one daemon serves and no other is alive.
 //! - Every wait has a limit, and [`Plan::deadline`] is the next of them. A daemon that serves has one only
@@ -23,7 +23,7 @@ mod tests;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use self::daemon::{Daemon, END, HEED_SIGNAL};
+use self::daemon::{Daemon, END, REACT_TO_SIGNAL};
 pub(super) use self::events::{Action, End, Event, Message, Outcome, Start};
 use self::phase::{Phase, Serving};
 use self::replacement::{Rollback, Stage, Successor, TrialReady};
@@ -64,7 +64,7 @@ pub(super) struct Plan {
     /// The program that the holder executes when no other daemon is left.
     reexec: Option<PathBuf>,
     last_output: Option<String>,
-    /// Whether a report says that daemons keep failing.
+    /// Whether there is a report that daemons keep failing.
     reported: bool,
     started: u32,
     actions: Vec<Action>,
@@ -304,11 +304,11 @@ impl Plan {
         }
     }
 
-    /// The listeners are not closed before the daemon says that it has stopped accepting.
+    /// The listeners are not closed before the daemon reports that it has stopped accepting.
     fn signal(&mut self, now: Instant) {
         match &mut self.phase {
             Phase::Serving(serving) => {
-                serving.daemon.limit(HEED_SIGNAL, now);
+                serving.daemon.limit(REACT_TO_SIGNAL, now);
                 self.actions.push(Action::Term(serving.daemon.id));
                 self.end_on_purpose();
             }

@@ -25,7 +25,7 @@ const KEPT_CAPACITY: usize = 64 * 1024;
 pub(super) struct Conn {
     socket: OwnedFd,
     pub(super) decoder: Decoder<ToShim>,
-    /// The number of the daemon, once it has said it.
+    /// The number of the daemon, once it has sent it.
     pub(super) daemon: Option<u64>,
     out: Vec<u8>,
     flushed: usize,
@@ -157,7 +157,7 @@ impl Conn {
         }
     }
 
-    /// Fills the buffer and says whether there is something in it.
+    /// Fills the buffer. Returns whether there is something in it.
     fn fill(&mut self, view: &View<'_>) -> bool {
         while self.out.len() - self.flushed < OUT_FULL && self.add_next(view) {}
         self.blocked()

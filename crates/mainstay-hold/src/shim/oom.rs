@@ -38,7 +38,7 @@ impl OomWatch {
         }))
     }
 
-    /// Takes note of the victims so far.
+    /// Reads the number of victims so far.
     pub(super) fn look(&mut self, now: Instant) {
         if let Some((file, victims)) = &mut self.0
             && let Some(count) = read(file)
@@ -48,7 +48,7 @@ impl OomWatch {
     }
 
     /// Whether a process that is found killed now was the last victim.
-    pub(super) fn has_struck(&mut self, now: Instant) -> bool {
+    pub(super) fn killed_recently(&mut self, now: Instant) -> bool {
         self.look(now);
         self.0.as_ref().is_some_and(|(_, victims)| victims.rose_lately(now))
     }

@@ -293,7 +293,7 @@ impl Run {
         self.exit.get_or_insert(ExitRecord {
             code,
             signal,
-            oom: killed && self.oom.has_struck(clock::now()),
+            oom: killed && self.oom.killed_recently(clock::now()),
             at_unix_ms: clock::unix_ms(),
             stderr_tail: self.server.tail.to_vec(),
             survivors: 0,
@@ -347,7 +347,7 @@ impl Run {
         let survivors = left.map_or(0, |pids| u32::try_from(pids.len()).unwrap_or(u32::MAX));
         self.note_exit(Ended { code: None, signal: None });
         self.server.close();
-        let Some(exit) = &mut self.exit else { unreachable!("it was noted above") };
+        let Some(exit) = &mut self.exit else { unreachable!("it was recorded above") };
         exit.survivors = survivors;
         exit.stderr_tail = self.server.tail.to_vec();
         let line = format!("--- {} {} ---", self.label, how(exit, self.stopped));

@@ -54,7 +54,7 @@ impl Stdin {
         self.accepted - self.lines.len() as u64
     }
 
-    /// Takes a line, or says which id was expected. A closed input swallows lines silently.
+    /// Accepts a line, or returns the id that was expected. A closed input drops lines silently.
     pub(super) fn accept(&mut self, id: u64, line: &[u8]) -> Result<(), u64> {
         if self.pipe.is_none() {
             return Ok(());

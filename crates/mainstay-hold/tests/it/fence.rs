@@ -26,11 +26,11 @@ fn a_daemon_sends_its_number_first() {
         let mut nobody = shim.connect();
         nobody.hello();
         nobody.send(&request);
-        assert!(nobody.refused().contains("must say its number first"), "{request:?}");
+        assert!(nobody.refused().contains("must send its number first"), "{request:?}");
     }
     let mut twice = shim.introduce(1);
     twice.send(&ToShim::Daemon { number: 1 });
-    assert!(twice.refused().contains("said its number before"));
+    assert!(twice.refused().contains("sent its number before"));
 
     let mut client = shim.attach(1);
     client.write(1, "unharmed\n");
@@ -100,7 +100,7 @@ fn a_higher_number_ends_every_connection_of_a_lower_one() {
     for client in &mut old {
         assert!(client.refused().contains("daemon 1 was replaced by daemon 2"));
     }
-    // Who has not said its number yet is judged when it does.
+    // A connection without a number is refused when it sends it.
     silent.send(&ToShim::Daemon { number: 2 });
     silent.round_trip();
     new.round_trip();

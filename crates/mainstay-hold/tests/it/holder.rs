@@ -1,4 +1,4 @@
-//! Real holders with daemons that do as they are told.
+//! Real holders with daemons that execute commands.
 
 mod ending;
 mod kept;

@@ -271,7 +271,7 @@ fn pretend_another_shim(dir: &Path) {
     symlink("4711 1 another", dir.join(record::PID)).unwrap();
 }
 
-/// Lets a shim end after something was done to its directory, and tells what is in there then.
+/// Lets a shim end after its directory was changed, and returns what is left in it.
 fn left_after(change: impl FnOnce(&Path)) -> Vec<String> {
     let mut shim = Bench::script("cat").start();
     let mut client = shim.introduce(1);
@@ -288,12 +288,12 @@ fn left_after(change: impl FnOnce(&Path)) -> Vec<String> {
 fn files_of_the_next_shim_are_left_alone() {
     let same_directory = left_after(pretend_another_shim);
     assert_eq!(same_directory, ["exit", "guard.pid", "processes", "shim.pid", "shim.sock"]);
-    let made_anew = left_after(|dir| {
+    let recreated = left_after(|dir| {
         fs::remove_dir_all(dir).unwrap();
         fs::create_dir(dir).unwrap();
         pretend_another_shim(dir);
     });
-    assert_eq!(made_anew, ["shim.pid", "shim.sock"], "the record of the old run is not of the new");
+    assert_eq!(recreated, ["shim.pid", "shim.sock"], "the record of the old run is not of the new");
 }
 
 #[test]

@@ -144,7 +144,7 @@ impl Shim {
         Client::connect(&self.bench.dir)
     }
 
-    /// Connects and says which daemon this is.
+    /// Connects and sends the daemon's number.
     pub(crate) fn introduce(&self, daemon: u64) -> Client {
         self.greet(daemon).0
     }
@@ -156,7 +156,7 @@ impl Shim {
         client
     }
 
-    /// Connects, hears the hello and says which daemon this is.
+    /// Connects, reads the hello and sends the daemon's number.
     pub(crate) fn greet(&self, daemon: u64) -> (Client, Hello) {
         let mut client = self.connect();
         let hello = client.hello();
@@ -359,7 +359,7 @@ impl Client {
     }
 }
 
-/// Waits until a process has ended, whoever its parent is.
+/// Waits until a process has ended, also if it is not a child.
 pub(crate) fn wait_for_exit(pid: u32) {
     let pid = Pid::from_raw(pid.cast_signed()).unwrap();
     let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return };
@@ -368,7 +368,7 @@ pub(crate) fn wait_for_exit(pid: u32) {
     assert_eq!(ready, 1, "{pid:?} does not end");
 }
 
-/// Waits for a condition that nobody announces.
+/// Polls a condition.
 pub(crate) fn eventually(what: &str, condition: impl Fn() -> bool) {
     let step = Duration::from_millis(5);
     for _ in 0..LIMIT.as_millis() / step.as_millis() {

@@ -1,4 +1,4 @@
-//! A holder without the rest of Mainstay, and a daemon that does as it is told, for tests.
+//! A holder without the rest of Mainstay, and a daemon that executes commands, for tests.
 //!
 //! `run DIR EXE`, `foreground DIR EXE`, `wait DIR EXE` and `take-over DIR EXE` are holders with their
 //! directories in `DIR`. `daemon DIR LABEL [FLAW...]` is a daemon: it opens the listeners that `DIR/places`
@@ -85,7 +85,7 @@ fn ready(dir: &str) {
     drop(note(Path::new(dir), "first ready"));
 }
 
-/// The exit code says how it ended.
+/// The exit code is how it ended.
 fn held(dir: &str, result: Result<(), HoldError>) -> u8 {
     match result {
         Ok(()) => 0,

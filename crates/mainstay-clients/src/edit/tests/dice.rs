@@ -1,5 +1,5 @@
 //! Choices for generated documents. They come from a list that proptest makes, so that a failure shrinks to a
-//! document with few and simple parts: a list that is used up goes on with zeros.
+//! document with few and simple parts: a list that is used up continues with zeros.
 
 use proptest::prelude::{Strategy, any};
 

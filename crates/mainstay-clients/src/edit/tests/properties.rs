@@ -24,7 +24,7 @@ proptest! {
         let document = json_documents::document(&mut dice, comments, None);
         let place = place(format_of(comments), keys);
         let before = document.text.as_str();
-        // A container that is not an object, or is there twice, is refused; other tests say how.
+        // A container that is not an object, or is there twice, is refused; other tests cover that.
         if let Ok(created) = to_create(before, &place) {
             let after = upsert(before, &place, name, &fields(), OWNED).unwrap();
             prop_assert_eq!(&upsert(&after, &place, name, &fields(), OWNED).unwrap(), &after, "added twice");

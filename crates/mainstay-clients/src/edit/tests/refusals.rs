@@ -1,11 +1,11 @@
-//! Texts that are refused, and what is said about them.
+//! Texts that are rejected, and the messages.
 
 use super::{
     JSON, JSONC, OWNED, Place, TOML, fields, find, names, place, remove, to_create, upsert,
 };
 use crate::edit::{Created, Format};
 
-/// Asserts that every function refuses a text with the same words.
+/// Asserts that every function rejects a text with the same message.
 #[track_caller]
 fn check(place: &Place, text: &str, expected: &str) {
     check_edits(place, text, expected);

@@ -139,7 +139,7 @@ proptest! {
         let mut unique = names(&text, &place).unwrap();
         unique.sort();
         unique.dedup();
-        // Of neighbours with one name nobody can tell which is which.
+        // Neighbours with the same name cannot be distinguished.
         let is_clear = unique.len() == names(&text, &place).unwrap().len();
         if let Some(removed) = removed.filter(|_| is_clear) {
             for _ in 0..=dice.below(3) {

@@ -141,7 +141,7 @@ async fn output_without_a_connection_is_delivered_once_and_in_order() {
     let line = scene.connect(1024, Some(log_of(&["a", "b", "cut off", "c"]))).await;
     line.says("c\nd\n").await;
     expect_lines(&mut stdio, &["cut off", "c", "d"]).await;
-    // A line that looks like one of the log is told when nothing follows it.
+    // A line that looks like one of the log is delivered when nothing follows it.
     scene.cut(line).await;
     let line = scene.connect(1024, Some(log_of(&["a", "b", "cut off", "c", "d"]))).await;
     line.says("a\n").await;
@@ -183,8 +183,9 @@ async fn an_interruption_is_reported_with_the_lines_written_before_it() {
     assert!(!interruptions.has_changed().unwrap(), "the first connection interrupts nothing");
     scene.cut(line).await;
     let _line = scene.connect(1024, Some(log_of(&[]))).await;
-    let told = timeout(LIMIT, interruptions.wait_for(|told| told.written > 0)).await;
-    assert_eq!(told.unwrap().unwrap().written, 1);
+    let interruption =
+        timeout(LIMIT, interruptions.wait_for(|interruption| interruption.written > 0)).await;
+    assert_eq!(interruption.unwrap().unwrap().written, 1);
 }
 
 #[tokio::test]

@@ -241,7 +241,7 @@ fn a_start_that_failed_leaves_no_run() {
     watch.not_started();
     assert_eq!((watch.run(), watch.last()), (None, run(2)));
     sees(&mut watch, &dead(1, 127), &[]);
-    // The engine was asked in vain, it seemed.
+    // The request to the engine seemed to have failed.
     sees(&mut watch, &alive(2), &[restarted(2)]);
 }
 

@@ -42,7 +42,7 @@ pub struct StartInfo {
     pub replacement_failed: Option<String>,
     /// How the last daemon died, if it did, and its last lines.
     pub last_output: Option<String>,
-    /// How often [`Link::pulse`](super::Link::pulse) is expected, if the service manager says so.
+    /// How often [`Link::pulse`](super::Link::pulse) is expected, if the service manager has a watchdog.
     pub watchdog: Option<Duration>,
 }
 

@@ -9,8 +9,8 @@ pub(super) const PREPARE: Limit = Limit { time: limits::PREPARE, fault: "was not
 pub(super) const HAND_OVER: Limit = Limit { time: limits::HAND_OVER, fault: "did not hand over" };
 pub(super) const SERVE: Limit = Limit { time: limits::SERVE, fault: "was not ready" };
 pub(super) const LEAVE: Limit = Limit { time: limits::LEAVE, fault: "did not exit" };
-pub(super) const HEED_SIGNAL: Limit =
-    Limit { time: limits::HEED_SIGNAL, fault: "did not heed a signal" };
+pub(super) const REACT_TO_SIGNAL: Limit =
+    Limit { time: limits::REACT_TO_SIGNAL, fault: "did not react to a signal" };
 pub(super) const END: Limit = Limit { time: limits::END, fault: "did not end" };
 
 /// The time for the next thing that is expected of a daemon, and how it has failed after that.
@@ -70,7 +70,7 @@ impl Daemon {
         with_output(self.fault.as_ref().unwrap_or(&end.how), &end.last_output)
     }
 
-    /// When [`overdue`](Self::overdue) says something, unless it was killed before.
+    /// When [`overdue`](Self::overdue) returns a fault, unless it was killed before.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let expected = self.expected.map(|(at, _)| at);
         expected.into_iter().chain(self.closed).min().filter(|_| !self.killed)

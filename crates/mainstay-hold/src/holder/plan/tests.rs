@@ -68,7 +68,7 @@ impl Story {
         self.starts(Event::Message(id, word), "new", true).id
     }
 
-    /// A successor that was told to go.
+    /// A successor that was sent `Serve`.
     fn gone_to(fallback: Option<&str>) -> (Self, Id, Id) {
         let (mut story, old) = Self::serving();
         let new = story.asks(old, fallback);
@@ -194,7 +194,7 @@ fn a_signal_is_passed_on_and_a_second_one_kills() {
 
     let (mut story, id) = Story::serving();
     assert_eq!(story.gone(id), []);
-    assert_eq!(story.take(Event::Signal), [Action::End(Outcome::Done)], "nobody to wait for");
+    assert_eq!(story.take(Event::Signal), [Action::End(Outcome::Done)], "no daemon to wait for");
 
     let mut story = Story::new();
     let id = story.starts(Event::Tick, "old", false).id;
@@ -281,7 +281,7 @@ fn one_replacement_at_a_time() {
     story.starts(Event::Message(new, again()), "newer", true);
 }
 
-/// A successor comes to nothing before it was told to go: the old one serves on and is told why.
+/// A successor fails before `Serve`: the old daemon continues and gets the reason.
 fn check_withdrawn(prepared: bool, spoil: impl FnOnce(&mut Story, Id) -> Vec<Action>, why: &str) {
     let (mut story, old) = Story::serving();
     let new = story.asks(old, Some("kept"));
@@ -326,7 +326,11 @@ fn a_daemon_that_hands_over_while_its_successor_dies_is_started_again() {
     story.now += SECOND;
     let new = story.asks(old, None);
     story.sends(new, Message::Prepared);
-    assert_eq!(story.gone(new).len(), 1, "the old one is told, but has yielded already");
+    assert_eq!(
+        story.gone(new).len(),
+        1,
+        "the old daemon gets a message, but has handed over already"
+    );
     let start = story.starts(Event::Message(old, Message::HandedOver), "old", false);
     assert!(start.replacement_failed.is_some());
 }
@@ -343,7 +347,7 @@ fn a_daemon_that_dies_while_its_successor_prepares_is_started_again() {
     assert!(start.replacement_failed.is_some() && start.last_output.is_some());
 }
 
-/// A successor comes to nothing after it was told to go: it is killed and rollback.
+/// A successor fails after `Serve`: it is killed and rolled back.
 fn check_rolled_back(spoil: impl Fn(&mut Story, Id) -> Vec<Action>, why: &str) {
     for (fallback, restored, exe) in
         [(None, true, "old"), (Some("kept"), true, "new"), (Some("kept"), false, "kept")]
@@ -365,7 +369,7 @@ fn check_rolled_back(spoil: impl Fn(&mut Story, Id) -> Vec<Action>, why: &str) {
         assert_eq!(story.plan.deadline(), None);
         story.now += SECOND;
         let next = story.starts(gone(start.id), exe, false);
-        assert_eq!(next.replacement_failed, None, "told once");
+        assert_eq!(next.replacement_failed, None, "reported once");
     }
 }
 

@@ -44,7 +44,7 @@ impl Run {
             (_, Err(error)) => self.conns[index].refuse(error.to_string()),
             (_, Ok(None)) => {}
             (None, Ok(Some(ToShim::Daemon { number }))) => self.introduce(index, number),
-            (None, Ok(Some(_))) => self.conns[index].refuse("a daemon must say its number first"),
+            (None, Ok(Some(_))) => self.conns[index].refuse("a daemon must send its number first"),
             (Some(daemon), Ok(Some(frame))) => self.handle(index, daemon, frame),
         }
     }
@@ -66,7 +66,7 @@ impl Run {
         let now = clock::now();
         match frame {
             ToShim::Daemon { .. } => {
-                self.conns[index].refuse(format!("daemon {daemon} has said its number before"));
+                self.conns[index].refuse(format!("daemon {daemon} has sent its number before"));
             }
             ToShim::Attach { from } => self.attach(index, daemon, from),
             ToShim::Watch => self.conns[index].raise(Interest::Watching),

@@ -1,4 +1,4 @@
-//! First starts, ends, and what a service manager hears.
+//! First starts, ends, and notifications to a service manager.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -69,7 +69,7 @@ fn in_the_foreground_streams_are_shared() {
     assert_eq!(bench.exit_code(), Some(0));
 }
 
-/// A first start that comes to nothing is told, and leaves nothing.
+/// A failed first start is reported, and leaves nothing.
 fn check_first(flaw: &str, expected: &str) {
     let mut bench = Bench::new();
     fs::remove_file(bench.path("v1")).unwrap();
@@ -116,9 +116,9 @@ fn a_waiting_service_passes_signals_to_the_serving_holder() {
     let (_, same, second) = bench.who();
     assert_eq!(same, daemon);
     let waiting = bench.start_with("wait", &[("NOTIFY_SOCKET", path.to_str().unwrap())]);
-    assert!(hear(&manager).starts_with("READY=1\nSTATUS=waiting"));
+    assert!(notification(&manager).starts_with("READY=1\nSTATUS=waiting"));
     kill(waiting, Signal::TERM);
-    assert_eq!(hear(&manager), "STOPPING=1");
+    assert_eq!(notification(&manager), "STOPPING=1");
     assert_eq!(bench.exit_code(), Some(0));
     for ended in [daemon, second] {
         wait_for_exit(ended);
@@ -141,8 +141,8 @@ fn a_waiting_holder_without_a_manager_ends_alone() {
     assert_eq!(bench.who().2, first);
 }
 
-/// What a service manager is told next.
-fn hear(manager: &UnixDatagram) -> String {
+/// The next notification to a service manager.
+fn notification(manager: &UnixDatagram) -> String {
     manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let mut text = [0; 256];
     let count = manager.recv(&mut text).unwrap();
@@ -166,21 +166,21 @@ fn a_service_manager_is_notified_of_every_step() {
     let mut bench = Bench::new();
     let path = bench.path("notify");
     let manager = UnixDatagram::bind(&path).unwrap();
-    let hear = || hear(&manager);
+    let next = || notification(&manager);
     let socket = path.to_str().unwrap().to_owned();
     let env = [("NOTIFY_SOCKET", &*socket), ("WATCHDOG_USEC", "60000000")];
     let holder = bench.start_with("run", &env);
-    assert_eq!(hear(), format!("READY=1\nMAINPID={holder}"));
+    assert_eq!(next(), format!("READY=1\nMAINPID={holder}"));
     bench.logged("v1 ready");
     let (_, daemon, _) = bench.who();
     let environ = fs::read(format!("/proc/{daemon}/environ")).unwrap();
     let environ = String::from_utf8_lossy(&environ);
     assert!(!environ.contains("NOTIFY_SOCKET=") && !environ.contains("WATCHDOG_"), "{environ}");
     assert_eq!(bench.tell("pulse"), "pulsed");
-    assert_eq!(hear(), "WATCHDOG=1");
+    assert_eq!(next(), "WATCHDOG=1");
 
     bench.start_with("wait", &env);
-    assert!(hear().starts_with("READY=1\nSTATUS=waiting"));
+    assert!(next().starts_with("READY=1\nSTATUS=waiting"));
     kill(holder, Signal::TERM);
-    assert_eq!(hear(), "STOPPING=1");
+    assert_eq!(next(), "STOPPING=1");
 }

@@ -107,7 +107,7 @@ fn a_killed_holder_is_replaced_with_everything_it_held() {
     assert!(bench.try_tell("die").is_err());
     bench.logged_times("v1 ready", 2);
     let words = bench.logged("v1 words");
-    assert!(words.contains("v1 says: I was told to"), "its standard error is heard again: {words}");
+    assert!(words.contains("v1 says: I was told to"), "its standard error is read again: {words}");
     kill_and_wait(second);
     bench.logged_times("v1 holder", 2);
     let (_, _, third) = bench.who();

@@ -105,7 +105,7 @@ fn a_holder_executes_the_new_program_and_holds_what_it_held() {
     bench.start("run");
     assert_eq!(bench.exit_code(), Some(10), "the instance stayed locked");
 
-    // It still works: it reads last words, reaps, restarts and ends.
+    // It still works: it reads the last output, reaps, restarts and ends.
     assert!(bench.try_tell("die").is_err());
     bench.logged_times("new ready", 2);
     let words = bench.logged("new words");

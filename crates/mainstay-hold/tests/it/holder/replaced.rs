@@ -67,7 +67,7 @@ fn the_death_of_a_standby_is_reported() {
     let why = bench.logged("v1 not replaced");
     assert!(why.contains("it exited with 1: | new says: no standby"), "{why}");
     assert_eq!(bench.who().0, "v1");
-    assert!(is_script_of(&bench.path("new"), "new"), "left to whoever asked");
+    assert!(is_script_of(&bench.path("new"), "new"), "left to the command that asked");
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn an_old_daemon_that_does_not_hand_over_is_killed() {
     assert_eq!(bench.who().0, "new");
 }
 
-/// The holder dies when the old daemon was told to give way, and before its successor was told to go.
+/// The holder dies after `HandOver` and before `Serve`.
 #[test]
 fn a_holder_that_dies_during_a_hand_over_leaves_a_serving_daemon() {
     let mut bench = Bench::new();

@@ -32,7 +32,7 @@ fn connections_go_to_the_daemon_after_one_that_was_killed() {
         ["01", "00", "03aabb"].map(|state| stored(&bench, state));
     let (_, daemon, _) = bench.who();
     kill_and_wait(daemon);
-    assert_eq!(line(&mut responding), "", "nobody can continue it, so it is closed");
+    assert_eq!(line(&mut responding), "", "no daemon can continue it, so it is closed");
     assert_eq!(line(&mut idle), "interrupted at [1]\n");
     assert_eq!(line(&mut busy), "interrupted at [3, 170, 187]\n");
     assert_eq!(line(&mut busy), "", "it belongs to the next daemon, which closes it");

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use crate::support::{eventually, wait_for_exit};
 
-/// A holder, and a daemon that does as it is told.
+/// A holder, and a daemon that executes commands.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_mainstay-holder");
 
 /// The unix socket of every daemon under test, in the run directory.
@@ -111,7 +111,7 @@ impl Bench {
         found()
     }
 
-    /// Tells the daemon something and hears its answer.
+    /// Sends the daemon a command and reads its answer.
     pub(super) fn tell(&self, command: &str) -> String {
         self.try_tell(command).unwrap()
     }
@@ -138,7 +138,7 @@ impl Bench {
         self.dir.join(name)
     }
 
-    /// Lets a daemon that was told to stop end.
+    /// Lets a daemon end that was stopped by a signal.
     pub(super) fn let_go(&self) {
         fs::write(self.dir.join("go"), "").unwrap();
     }

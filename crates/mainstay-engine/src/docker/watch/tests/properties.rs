@@ -35,7 +35,7 @@ proptest! {
     }
 }
 
-/// What somebody does to the container, or it to itself.
+/// What a user does to the container, or the container itself.
 #[derive(Debug, Clone, Copy)]
 enum Deed {
     Exit(i64),
@@ -101,7 +101,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A container, what its engine has yet to say of it, and the watch that is tested.
+/// A container, events that its engine has not sent yet, and the watch that is tested.
 struct World {
     watch: Watch,
     now: Instant,
@@ -135,12 +135,12 @@ impl World {
     fn play(&mut self, step: Step) {
         match step {
             Step::Somebody(deed) => {
-                self.somebody(deed);
+                self.apply(deed);
             }
-            Step::WeStart(heard) => self.we_start(heard),
+            Step::WeStart(events) => self.we_start(events),
             Step::WeEnd => {
                 self.watch.ending();
-                self.somebody(Deed::Stop);
+                self.apply(Deed::Stop);
             }
             Step::Remove => {
                 self.end(&[], 137);
@@ -172,8 +172,8 @@ impl World {
         }
     }
 
-    /// Does it, and says whether there was anything to do.
-    fn somebody(&mut self, deed: Deed) -> bool {
+    /// Applies it. Returns whether anything changed.
+    fn apply(&mut self, deed: Deed) -> bool {
         match deed {
             Deed::Exit(code) => self.end(&[], code),
             Deed::Oom => self.end(&[ContainerEvent::Oom], 137),
@@ -183,7 +183,7 @@ impl World {
                 stopped
             }
             Deed::Restart => {
-                self.somebody(Deed::Stop);
+                self.apply(Deed::Stop);
                 let started = self.start();
                 self.pending_events.extend(started.then_some(ContainerEvent::Restart));
                 started
@@ -208,7 +208,7 @@ impl World {
         }
     }
 
-    /// Changes a container that lives, and says so unless it was like that before.
+    /// Changes a running container, and queues an event unless nothing changed.
     fn change(
         &mut self,
         event: ContainerEvent,
@@ -240,7 +240,7 @@ impl World {
         true
     }
 
-    fn we_start(&mut self, heard: usize) {
+    fn we_start(&mut self, events: usize) {
         if self.watch.run().is_some() || self.watch.phase == Phase::Removed {
             return;
         }
@@ -248,7 +248,7 @@ impl World {
         self.watch.starting(next);
         self.start();
         let seen = self.container.clone();
-        self.handle_event(heard);
+        self.handle_event(events);
         let Some(seen) = seen else { return self.watch.not_started() };
         if self.watch.phase == Phase::Removed {
             return self.watch.not_started();
