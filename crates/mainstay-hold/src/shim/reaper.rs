@@ -9,15 +9,19 @@ use std::thread;
 
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, WaitOptions, WaitStatus, wait};
+use rustix::process::{Pid, WaitOptions, wait};
+
+use crate::codec::{Field, Reader, encoded};
 
 const STACK: usize = 64 * 1024;
 
-/// How the server ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ended {
-    pub(super) code: Option<i32>,
-    pub(super) signal: Option<i32>,
+encoded! {
+    /// How the server ended.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(super) struct Ended {
+        pub(super) code: Option<i32>,
+        pub(super) signal: Option<i32>,
+    }
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -46,10 +50,10 @@ impl Reaper {
     }
 
     pub(super) fn next(&self) -> Option<Reaped> {
-        let mut message = [0; MESSAGE];
+        let mut message = [0; 64];
         match rustix::io::read(&self.0, &mut message) {
             Ok(0) => Some(Reaped::Childless),
-            Ok(_) => Some(Reaped::Exited(decode(message))),
+            Ok(_) => Ended::take(&mut Reader::new(&message), "status").ok().map(Reaped::Exited),
             Err(_) => None,
         }
     }
@@ -62,28 +66,14 @@ fn reap(server: Pid, pipe: &OwnedFd) {
         match wait(WaitOptions::empty()) {
             Ok(Some((pid, status))) if Some(pid) == server => {
                 server = None;
+                let (code, signal) = (status.exit_status(), status.terminating_signal());
+                let mut message = Vec::new();
+                Ended { code, signal }.put(&mut message);
                 // If the other end is closed, the shim is ending.
-                let _ending = rustix::io::write(pipe, &encode(status));
+                let _ending = rustix::io::write(pipe, &message);
             }
             Ok(_) | Err(Errno::INTR) => {}
             Err(_) => return,
         }
     }
-}
-
-const MESSAGE: usize = 8;
-
-fn encode(status: WaitStatus) -> [u8; MESSAGE] {
-    let half = |value: Option<i32>| value.unwrap_or(-1).to_le_bytes();
-    let (code, signal) = (half(status.exit_status()), half(status.terminating_signal()));
-    let mut message = [0; MESSAGE];
-    message[..4].copy_from_slice(&code);
-    message[4..].copy_from_slice(&signal);
-    message
-}
-
-fn decode(message: [u8; MESSAGE]) -> Ended {
-    let (halves, _) = message.as_chunks();
-    let half = |at: usize| Some(i32::from_le_bytes(halves[at])).filter(|value| *value >= 0);
-    Ended { code: half(0), signal: half(1) }
 }
