@@ -11,9 +11,9 @@ use bollard::models::{
     ContainerCreateBody, HostConfig, HostConfigLogConfig, Mount, MountType, PortBinding,
     RestartPolicy, RestartPolicyNameEnum,
 };
-use mainstay_core::{
-    ContainerSpec, EngineKind, Limits, RunId, ServerName, ServerSpec, Transport, Volume,
-};
+use mainstay_core::{ContainerSpec, EngineKind, Limits, ServerSpec, Transport, Volume};
+
+use crate::RunKey;
 
 // Labels are for people and for lists. They do not prove that a container is ours, because anyone can
 // set them, and `docker commit` copies them: see `ownership`.
@@ -27,19 +27,19 @@ pub(crate) const RUN: &str = "mainstay.run";
 /// The nonce of its [`Creation`](super::creations::Creation).
 pub(crate) const NONCE: &str = "mainstay.nonce";
 
-#[derive(Debug)]
-pub(crate) struct Labels<'a> {
-    pub(crate) instance: &'a str,
-    pub(crate) server: &'a ServerName,
-    pub(crate) run: RunId,
-    pub(crate) nonce: &'a str,
-}
-
 pub(crate) fn create_body(
     spec: &ServerSpec,
     container: &ContainerSpec,
-    labels: &Labels<'_>,
+    instance: &str,
+    key: &RunKey,
+    nonce: &str,
 ) -> ContainerCreateBody {
+    let labels = [
+        (INSTANCE, instance.to_owned()),
+        (SERVER, key.server.to_string()),
+        (RUN, key.run.to_string()),
+        (NONCE, nonce.to_owned()),
+    ];
     let stdio = container.transport == Transport::Stdio;
     let env = container.env.iter().map(|(name, value)| format!("{name}={}", value.reveal()));
     ContainerCreateBody {
@@ -55,7 +55,7 @@ pub(crate) fn create_body(
         stdin_once: Some(false),
         tty: Some(false),
         exposed_ports: published_port(container).map(|port| vec![port]),
-        labels: Some(label_map(labels)),
+        labels: Some(labels.map(|(name, value)| (name.to_owned(), value)).into()),
         stop_timeout: Some(whole_seconds(spec.restart.stop_timeout)),
         host_config: Some(host_config(container)),
         ..ContainerCreateBody::default()
@@ -89,16 +89,6 @@ pub(crate) fn digest(container: &ContainerSpec) -> String {
     hash.flag("read_only", *read_only);
     hash.flag("init", *init);
     hash.finish()
-}
-
-fn label_map(labels: &Labels<'_>) -> HashMap<String, String> {
-    let labels = [
-        (INSTANCE, labels.instance.to_owned()),
-        (SERVER, labels.server.to_string()),
-        (RUN, labels.run.to_string()),
-        (NONCE, labels.nonce.to_owned()),
-    ];
-    labels.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 fn host_config(container: &ContainerSpec) -> HostConfig {

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use super::api::{Failure, Listed};
 use super::host::{Host, LiveEngine};
-use super::ownership::{Plan, Source, plan};
+use super::ownership::{Plan, plan};
 use super::server::Server;
 use super::shared::Shared;
 use crate::News;
@@ -111,7 +111,7 @@ impl Shared {
     async fn sweep(self: &Arc<Self>, host: &Arc<Host>, engine: &LiveEngine, listed: &[Listed]) {
         let (entries, now) = (self.creations.all(), Instant::now());
         let address = host.address.to_string();
-        let source = Source { address: &address, engine: &engine.identity.id };
+        let source = (engine.identity.id.as_str(), address.as_str());
         let plan = plan(source, listed, &entries, |server| self.need(server), now);
         host.report_foreign(listed, &plan.foreign);
         for (nonce, missing) in &plan.unbound {

@@ -58,20 +58,14 @@ pub(crate) struct Plan {
     pub(crate) foreign: Vec<Listed>,
 }
 
-/// The engine that a list is from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Source<'a> {
-    pub(crate) address: &'a str,
-    pub(crate) engine: &'a str,
-}
-
-/// Decides what to do, given all containers of an engine that carry the label of this instance.
+/// Decides what to do, given all containers that carry the label of this instance at the engine with this id, and its
+/// address.
 ///
 /// A recorded id that is in the list is proof by itself, because ids are random: the engine may have
 /// another id of its own by now, or be reached at another address. An id that is not in the list is gone
 /// only if the list is from the same engine at the same address.
 pub(crate) fn plan(
-    source: Source<'_>,
+    (engine_id, engine_address): (&str, &str),
     listed: &[Listed],
     entries: &[Entry],
     need: impl Fn(&ServerName) -> Need,
@@ -83,10 +77,10 @@ pub(crate) fn plan(
     let mut pending = Vec::new();
     for entry in entries {
         let Creation { server, address, engine, nonce, container } = &entry.creation;
-        let is_same_engine = engine == source.engine;
+        let is_same_engine = engine == engine_id;
         if let Some(id) = container {
             let is_listed = listed.iter().any(|found| found.id == *id);
-            let is_gone = is_same_engine && address == source.address;
+            let is_gone = is_same_engine && address == engine_address;
             if (is_listed || is_gone) && !need(server).includes(id) {
                 plan.remove.push(id.clone());
             }

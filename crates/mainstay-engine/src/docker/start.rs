@@ -11,9 +11,9 @@ use mainstay_core::{ContainerSpec, EngineKind, RunId, ServerName, ServerSpec};
 use tokio::time::{Instant, sleep};
 
 use super::api::Failure;
-use super::body::{self, Labels};
+use super::body;
 use super::host::{HostRequest, LiveEngine};
-use super::ownership::{Need, Source, plan};
+use super::ownership::{Need, plan};
 use super::refusal::Refusal;
 use super::server::Server;
 use super::shared::{Shared, address_of};
@@ -90,15 +90,15 @@ impl Shared {
         address: &Address,
         engine: &LiveEngine,
         names: &[String; 2],
-        RunKey { server, run }: &RunKey,
+        key: &RunKey,
         spec: &ServerSpec,
         container: &ContainerSpec,
     ) -> Result<Result<String, Failure>, StartError> {
-        let begun = self.creations.begin(server, &address.to_string(), &engine.identity.id).await;
+        let (address, engine_id) = (address.to_string(), &engine.identity.id);
+        let begun = self.creations.begin(&key.server, &address, engine_id).await;
         let creation = begun.map_err(|cause| self.unrecorded(cause))?;
-        let labels =
-            Labels { instance: &self.instance, server, run: *run, nonce: creation.nonce() };
-        let body = body::create_body(spec, container, &labels);
+        let nonce = creation.nonce();
+        let body = body::create_body(spec, container, &self.instance, key, nonce);
         let created = engine.api.create(names, &body).await;
         match &created {
             Ok(id) => creation.bind(id).await.map_err(|cause| self.unrecorded(cause))?,
@@ -258,7 +258,7 @@ impl Attempt<'_> {
             if *server == key.server { Need::Nothing } else { Need::Unknown }
         };
         let address = self.server.state().host.address.to_string();
-        let source = Source { address: &address, engine: &engine.identity.id };
+        let source = (engine.identity.id.as_str(), address.as_str());
         let plan = plan(source, &listed, &shared.creations.all(), need, Instant::now());
         // The record may name one of them, and may have been written again in the meantime.
         self.drop_record().await?;

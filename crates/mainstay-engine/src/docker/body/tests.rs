@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use mainstay_core::{EnvVar, Workload};
+use mainstay_core::{EnvVar, RunId, Workload};
 use serde_json::{Value, json};
 
 use super::*;
@@ -24,8 +24,8 @@ fn body_with(change: impl FnOnce(&mut ContainerSpec), stop_timeout: Duration) ->
         proxy: mainstay_core::ProxySettings::default(),
         clients: mainstay_core::ClientSettings::default(),
     };
-    let labels = Labels { instance: "i-1", server: &spec.name, run: RunId::new(7), nonce: "n-1" };
-    serde_json::to_value(create_body(&spec, &container, &labels)).unwrap()
+    let key = RunKey::new(spec.name.clone(), RunId::new(7));
+    serde_json::to_value(create_body(&spec, &container, "i-1", &key, "n-1")).unwrap()
 }
 
 fn body(change: impl FnOnce(&mut ContainerSpec)) -> Value {

@@ -4,7 +4,7 @@ use super::*;
 
 const ENGINE: &str = "E";
 
-const SOURCE: Source<'_> = Source { address: "unix:///x", engine: ENGINE };
+const SOURCE: (&str, &str) = (ENGINE, "unix:///x");
 
 fn listed(id: &str, nonce: Option<&str>, created: i64) -> Listed {
     Listed {
@@ -200,7 +200,7 @@ proptest! {
             let is_listed = found.iter().any(|found| found.id == *id);
             let is_recorded = |entry: &Entry| {
                 let Creation { address, engine, container, .. } = &entry.creation;
-                let is_here = engine == SOURCE.engine && address == SOURCE.address;
+                let is_here = engine == SOURCE.0 && address == SOURCE.1;
                 container.as_ref() == Some(id) && (is_listed || is_here)
             };
             prop_assert!(entries.iter().any(is_recorded));
