@@ -107,12 +107,36 @@ fn is_zero(count: &usize) -> bool {
 pub struct ParsedText<'t> {
     /// The byte order mark, if there is one.
     bom: &'t str,
-    body: Body<'t>,
+    body: Box<dyn Editor + 't>,
 }
 
-enum Body<'t> {
-    Json(json::ParsedText<'t>),
-    Toml(Box<toml::ParsedText<'t>>),
+/// What differs between JSON and TOML.
+trait Editor {
+    fn upsert(&self, name: &str, fields: &Fields, owned: &[&str]) -> Result<String, EditError>;
+
+    fn remove(&self, name: &str, created: &Created) -> Result<String, EditError>;
+
+    /// What [`Editor::restore`] needs to put an entry back, if that is possible; `left` is the text without it.
+    fn removed(
+        &self,
+        name: &str,
+        left: &str,
+        absent: &[&Removed],
+    ) -> Result<Option<Removed>, EditError>;
+
+    /// The text with a removed entry.
+    fn restore(
+        &self,
+        name: &str,
+        removed: &Removed,
+        absent: &[&Removed],
+    ) -> Result<String, EditError>;
+
+    fn find(&self, name: &str) -> Result<Option<Value>, EditError>;
+
+    fn entries(&self) -> Result<Fields, EditError>;
+
+    fn to_create(&self) -> Result<Created, EditError>;
 }
 
 impl<'t> ParsedText<'t> {
@@ -120,11 +144,9 @@ impl<'t> ParsedText<'t> {
     pub fn parse(text: &'t str, place: &Place<'t>) -> Result<Self, EditError> {
         let body = text.strip_prefix('\u{feff}').unwrap_or(text);
         let bom = &text[..text.len() - body.len()];
-        let body = match place.format {
-            format @ (Format::Json | Format::Jsonc) => {
-                Body::Json(json::ParsedText::parse(body, format, place.keys)?)
-            }
-            Format::Toml => Body::Toml(Box::new(toml::ParsedText::parse(body, place.keys)?)),
+        let body: Box<dyn Editor> = match place.format {
+            Format::Toml => Box::new(toml::ParsedText::parse(body, place.keys)?),
+            format => Box::new(json::ParsedText::parse(body, format, place.keys)?),
         };
         Ok(Self { bom, body })
     }
@@ -134,11 +156,7 @@ impl<'t> ParsedText<'t> {
     /// A new entry gets exactly `fields`. Of an existing one only the `owned` fields are set, or removed if `fields`
     /// lacks them. A field that has an equivalent value is not rewritten.
     pub fn upsert(&self, name: &str, fields: &Fields, owned: &[&str]) -> Result<String, EditError> {
-        let edited = match &self.body {
-            Body::Json(body) => body.upsert(name, fields, owned),
-            Body::Toml(body) => body.upsert(name, fields, owned),
-        };
-        edited.map(|edited| self.with_bom(edited))
+        Ok(self.with_bom(self.body.upsert(name, fields, owned)?))
     }
 
     /// Removes an entry with its comma, its lines, and the comments on and between them.
@@ -146,11 +164,7 @@ impl<'t> ParsedText<'t> {
     /// `created` is what [`ParsedText::to_create`] returned before the entry was added; it is removed, too, if it is
     /// empty now.
     pub fn remove(&self, name: &str, created: &Created) -> Result<String, EditError> {
-        let edited = match &self.body {
-            Body::Json(body) => body.remove(name, created),
-            Body::Toml(body) => body.remove(name, created),
-        };
-        edited.map(|edited| self.with_bom(edited))
+        Ok(self.with_bom(self.body.remove(name, created)?))
     }
 
     /// As [`ParsedText::remove`], and also returns what [`ParsedText::restore`] needs, if the entry can be put back.
@@ -161,18 +175,8 @@ impl<'t> ParsedText<'t> {
         created: &Created,
         absent: &[&Removed],
     ) -> Result<(String, Option<Removed>), EditError> {
-        let (left, removed) = match &self.body {
-            Body::Json(body) => {
-                let left = body.remove(name, created)?;
-                let removed = body.removed(name, &left, absent)?;
-                (left, removed)
-            }
-            Body::Toml(body) => {
-                let left = body.remove(name, created)?;
-                let removed = body.removed(name, &left, absent);
-                (left, removed)
-            }
-        };
+        let left = self.body.remove(name, created)?;
+        let removed = self.body.removed(name, &left, absent)?;
         Ok((self.with_bom(left), removed))
     }
 
@@ -185,12 +189,11 @@ impl<'t> ParsedText<'t> {
         absent: &[&Removed],
         place: &Place,
     ) -> Result<Option<String>, EditError> {
-        let restored = self.with_bom(match &self.body {
-            Body::Json(body) => body.restore(name, removed, absent)?,
-            Body::Toml(body) => body.restore(removed, absent),
-        });
-        let Ok(parsed) = ParsedText::parse(&restored, place) else { return Ok(None) };
-        let mut entries = parsed.entries()?;
+        let restored = self.with_bom(self.body.restore(name, removed, absent)?);
+        let mut entries = match ParsedText::parse(&restored, place) {
+            Ok(parsed) => parsed.entries()?,
+            Err(_) => return Ok(None),
+        };
         let is_back = entries.extract_if(.., |(key, _)| key == name).count() == 1;
         // In TOML the order of entries depends on their first tables, so only values are compared.
         let others = self.entries()?;
@@ -200,26 +203,17 @@ impl<'t> ParsedText<'t> {
     }
 
     pub fn find(&self, name: &str) -> Result<Option<Value>, EditError> {
-        match &self.body {
-            Body::Json(body) => body.find(name),
-            Body::Toml(body) => body.find(name),
-        }
+        self.body.find(name)
     }
 
     /// All entries, in the order of the file.
     pub fn entries(&self) -> Result<Fields, EditError> {
-        match &self.body {
-            Body::Json(body) => Ok(body.entries()),
-            Body::Toml(body) => body.entries(),
-        }
+        self.body.entries()
     }
 
     /// What has to be created around a new entry: nothing, containers, or the whole document.
     pub fn to_create(&self) -> Result<Created, EditError> {
-        match &self.body {
-            Body::Json(body) => Ok(body.to_create()),
-            Body::Toml(body) => body.to_create(),
-        }
+        self.body.to_create()
     }
 
     fn with_bom(&self, edited: String) -> String {

@@ -11,7 +11,7 @@ use super::braces::{self, Layout, Member, Members, Style, Syntax};
 use super::removed::Removed;
 use super::text::{self, Kind, Splice, apply, first_newline, newline_of, pieces};
 use super::value::{Fields, Value, changes};
-use super::{Created, EditError, Format, Position};
+use super::{Created, EditError, Editor, Format, Position};
 
 pub(super) struct ParsedText<'t> {
     text: &'t str,
@@ -33,12 +33,29 @@ impl<'t> ParsedText<'t> {
         Ok(Self { text, format, keys, levels, entries })
     }
 
-    pub(super) fn upsert(
-        &self,
-        name: &str,
-        fields: &Fields,
-        owned: &[&str],
-    ) -> Result<String, EditError> {
+    fn container(&self) -> Option<&Members<'t>> {
+        self.levels.get(self.keys.len())
+    }
+
+    /// The index of an entry in the container.
+    fn index(&self, name: &str) -> Result<Option<usize>, EditError> {
+        self.container().map_or(Ok(None), |container| container.position(name))
+    }
+
+    fn layout(&self) -> Layout {
+        let root = &self.levels[0];
+        let is_spaced = |member: &Member| self.text[..member.value.start].ends_with([' ', '\t']);
+        Layout {
+            newline: newline_of(self.text),
+            unit: first_indent(self.text).unwrap_or("  ").to_owned(),
+            flat: !root.items.is_empty() && first_newline(&self.text[root.inner.clone()]).is_none(),
+            spaced: root.items.first().is_none_or(is_spaced),
+        }
+    }
+}
+
+impl Editor for ParsedText<'_> {
+    fn upsert(&self, name: &str, fields: &Fields, owned: &[&str]) -> Result<String, EditError> {
         let text = self.text;
         let [.., last] = self.levels.as_slice() else {
             return Ok(new_document(text, &Value::object_at(self.keys, name, fields)));
@@ -63,7 +80,7 @@ impl<'t> ParsedText<'t> {
         }
     }
 
-    pub(super) fn remove(&self, name: &str, created: &Created) -> Result<String, EditError> {
+    fn remove(&self, name: &str, created: &Created) -> Result<String, EditError> {
         if self.index(name)?.is_none() {
             return Ok(self.text.to_owned());
         }
@@ -77,8 +94,7 @@ impl<'t> ParsedText<'t> {
         Ok(created.document.clone().filter(is_unused).unwrap_or(left))
     }
 
-    /// What [`ParsedText::restore`] needs to put an entry back; `left` is the text without it.
-    pub(super) fn removed(
+    fn removed(
         &self,
         name: &str,
         left: &str,
@@ -89,8 +105,8 @@ impl<'t> ParsedText<'t> {
         Ok(container.zip(index).and_then(|(members, index)| members.removed(index, left, absent)))
     }
 
-    /// The text with a removed entry. A container that is missing is created with it.
-    pub(super) fn restore(
+    /// A container that is missing is created with it.
+    fn restore(
         &self,
         name: &str,
         removed: &Removed,
@@ -108,16 +124,16 @@ impl<'t> ParsedText<'t> {
         Ok(apply(&created, vec![Splice::replace(range, &removed.text)]))
     }
 
-    pub(super) fn find(&self, name: &str) -> Result<Option<Value>, EditError> {
+    fn find(&self, name: &str) -> Result<Option<Value>, EditError> {
         Ok(self.index(name)?.map(|index| self.entries[index].1.clone()))
     }
 
-    pub(super) fn entries(&self) -> Fields {
-        self.entries.clone()
+    fn entries(&self) -> Result<Fields, EditError> {
+        Ok(self.entries.clone())
     }
 
-    pub(super) fn to_create(&self) -> Created {
-        match self.levels.as_slice() {
+    fn to_create(&self) -> Result<Created, EditError> {
+        Ok(match self.levels.as_slice() {
             [] => Created {
                 containers: self.keys.len(),
                 document: Some(self.text.to_owned()),
@@ -128,27 +144,7 @@ impl<'t> ParsedText<'t> {
                 gap: last.gap().map(str::to_owned),
                 ..Created::default()
             },
-        }
-    }
-
-    fn container(&self) -> Option<&Members<'t>> {
-        self.levels.get(self.keys.len())
-    }
-
-    /// The index of an entry in the container.
-    fn index(&self, name: &str) -> Result<Option<usize>, EditError> {
-        self.container().map_or(Ok(None), |container| container.position(name))
-    }
-
-    fn layout(&self) -> Layout {
-        let root = &self.levels[0];
-        let is_spaced = |member: &Member| self.text[..member.value.start].ends_with([' ', '\t']);
-        Layout {
-            newline: newline_of(self.text),
-            unit: first_indent(self.text).unwrap_or("  ").to_owned(),
-            flat: !root.items.is_empty() && first_newline(&self.text[root.inner.clone()]).is_none(),
-            spaced: root.items.first().is_none_or(is_spaced),
-        }
+        })
     }
 }
 

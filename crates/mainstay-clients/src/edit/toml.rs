@@ -19,7 +19,7 @@ use super::braces::{self, Layout, Members};
 use super::removed::Removed;
 use super::text::{Splice, apply, newline_of};
 use super::value::{Fields, Value, changes};
-use super::{Created, EditError};
+use super::{Created, EditError, Editor};
 
 pub(super) struct ParsedText<'t> {
     /// The text; its last line is ended.
@@ -39,106 +39,6 @@ impl<'t> ParsedText<'t> {
         let parsed = Self { text, has_end, keys, document, statements };
         parsed.chain()?;
         Ok(parsed)
-    }
-
-    pub(super) fn upsert(
-        &self,
-        name: &str,
-        fields: &Fields,
-        owned: &[&str],
-    ) -> Result<String, EditError> {
-        let text = self.text.as_ref();
-        let chain = self.chain()?;
-        let (last, missing) = split(&chain, self.keys);
-        let found = if missing.is_empty() { last.get(name) } else { None };
-        let edited = match (last, found) {
-            (Node::Table(_), None) => apply(text, vec![self.new_table(name, fields)]),
-            (Node::Inline(table), None) => {
-                let (key, value) = match missing {
-                    [first, rest @ ..] => (*first, Value::object_at(rest, name, fields)),
-                    [] => (name, Value::Map(fields.clone())),
-                };
-                apply(text, members(text, table).append(&layout(text), key, &value))
-            }
-            (Node::Table(_) | Node::Inline(_), Some(item)) => {
-                let (entry, path) = (node(text, name, item)?, self.path(name));
-                let changes = changes(&entry.values(text), fields, owned);
-                match entry {
-                    Node::Inline(_) => {
-                        braces::update(text, &layout(text), &changes, |text| entry_in(text, &path))?
-                    }
-                    Node::Table(entry) => apply(text, self.update(&path, entry, &changes)),
-                }
-            }
-        };
-        Ok(self.as_ended(edited))
-    }
-
-    pub(super) fn remove(&self, name: &str, created: &Created) -> Result<String, EditError> {
-        let text = self.text.as_ref();
-        let chain = self.chain()?;
-        let splices = match split(&chain, self.keys) {
-            (container, []) if container.get(name).is_some() => match container {
-                Node::Table(_) => {
-                    lines::remove(text, &self.statements, &self.path(name), created.spaced)
-                }
-                Node::Inline(_) => {
-                    let tables = chain.iter().filter_map(Node::as_inline);
-                    let levels: Vec<_> = tables.map(|table| members(text, table)).collect();
-                    braces::remove_nested(&levels, self.keys, name, created)?
-                }
-            },
-            _ => return Ok(self.as_ended(text.to_owned())),
-        };
-        let left = self.as_ended(apply(text, splices));
-        let document = created.document.clone();
-        Ok(document.filter(|_| left.trim().is_empty()).unwrap_or(left))
-    }
-
-    /// What [`ParsedText::restore`] needs to put an entry back; `left` is the text without it. Only entries that are tables
-    /// with headers can be put back.
-    pub(super) fn removed(&self, name: &str, left: &str, absent: &[&Removed]) -> Option<Removed> {
-        sections::removed(&self.text, &self.statements, &self.path(name), &with_end(left), absent)
-    }
-
-    pub(super) fn restore(&self, removed: &Removed, absent: &[&Removed]) -> String {
-        let splice = sections::restore(&self.text, &self.statements, self.keys, removed, absent);
-        self.as_ended(apply(&self.text, vec![splice]))
-    }
-
-    pub(super) fn find(&self, name: &str) -> Result<Option<Value>, EditError> {
-        let chain = self.chain()?;
-        Ok(match split(&chain, self.keys) {
-            (container, []) => container.get(name).map(|item| value_of(&self.text, item)),
-            (_, [_, ..]) => None,
-        })
-    }
-
-    pub(super) fn entries(&self) -> Result<Fields, EditError> {
-        let chain = self.chain()?;
-        Ok(match split(&chain, self.keys) {
-            (container, []) => container.values(&self.text),
-            (_, [_, ..]) => Vec::new(),
-        })
-    }
-
-    pub(super) fn to_create(&self) -> Result<Created, EditError> {
-        let text = self.text.as_ref();
-        if text.trim().is_empty() {
-            return Ok(Created { document: Some(text.to_owned()), ..Created::default() });
-        }
-        let chain = self.chain()?;
-        match split(&chain, self.keys) {
-            (Node::Inline(table), missing) => Ok(Created {
-                containers: missing.len(),
-                gap: members(text, table).gap().map(str::to_owned),
-                ..Created::default()
-            }),
-            (Node::Table(_), _) => {
-                let at = lines::place_for_table(text, &self.statements, self.keys);
-                Ok(Created { spaced: !lines::is_spaced(text, at), ..Created::default() })
-            }
-        }
     }
 
     fn chain(&self) -> Result<Vec<Node<'_>>, EditError> {
@@ -198,6 +98,113 @@ impl<'t> ParsedText<'t> {
             splices.push(lines::add_fields(text, statements, path, &new));
         }
         splices
+    }
+}
+
+impl Editor for ParsedText<'_> {
+    fn upsert(&self, name: &str, fields: &Fields, owned: &[&str]) -> Result<String, EditError> {
+        let text = self.text.as_ref();
+        let chain = self.chain()?;
+        let (last, missing) = split(&chain, self.keys);
+        let found = if missing.is_empty() { last.get(name) } else { None };
+        let edited = match (last, found) {
+            (Node::Table(_), None) => apply(text, vec![self.new_table(name, fields)]),
+            (Node::Inline(table), None) => {
+                let (key, value) = match missing {
+                    [first, rest @ ..] => (*first, Value::object_at(rest, name, fields)),
+                    [] => (name, Value::Map(fields.clone())),
+                };
+                apply(text, members(text, table).append(&layout(text), key, &value))
+            }
+            (Node::Table(_) | Node::Inline(_), Some(item)) => {
+                let (entry, path) = (node(text, name, item)?, self.path(name));
+                let changes = changes(&entry.values(text), fields, owned);
+                match entry {
+                    Node::Inline(_) => {
+                        braces::update(text, &layout(text), &changes, |text| entry_in(text, &path))?
+                    }
+                    Node::Table(entry) => apply(text, self.update(&path, entry, &changes)),
+                }
+            }
+        };
+        Ok(self.as_ended(edited))
+    }
+
+    fn remove(&self, name: &str, created: &Created) -> Result<String, EditError> {
+        let text = self.text.as_ref();
+        let chain = self.chain()?;
+        let splices = match split(&chain, self.keys) {
+            (container, []) if container.get(name).is_some() => match container {
+                Node::Table(_) => {
+                    lines::remove(text, &self.statements, &self.path(name), created.spaced)
+                }
+                Node::Inline(_) => {
+                    let tables = chain.iter().filter_map(Node::as_inline);
+                    let levels: Vec<_> = tables.map(|table| members(text, table)).collect();
+                    braces::remove_nested(&levels, self.keys, name, created)?
+                }
+            },
+            _ => return Ok(self.as_ended(text.to_owned())),
+        };
+        let left = self.as_ended(apply(text, splices));
+        let document = created.document.clone();
+        Ok(document.filter(|_| left.trim().is_empty()).unwrap_or(left))
+    }
+
+    /// Only entries that are tables with headers can be put back.
+    fn removed(
+        &self,
+        name: &str,
+        left: &str,
+        absent: &[&Removed],
+    ) -> Result<Option<Removed>, EditError> {
+        let (path, left) = (self.path(name), with_end(left));
+        Ok(sections::removed(&self.text, &self.statements, &path, &left, absent))
+    }
+
+    fn restore(
+        &self,
+        _name: &str,
+        removed: &Removed,
+        absent: &[&Removed],
+    ) -> Result<String, EditError> {
+        let splice = sections::restore(&self.text, &self.statements, self.keys, removed, absent);
+        Ok(self.as_ended(apply(&self.text, vec![splice])))
+    }
+
+    fn find(&self, name: &str) -> Result<Option<Value>, EditError> {
+        let chain = self.chain()?;
+        Ok(match split(&chain, self.keys) {
+            (container, []) => container.get(name).map(|item| value_of(&self.text, item)),
+            (_, [_, ..]) => None,
+        })
+    }
+
+    fn entries(&self) -> Result<Fields, EditError> {
+        let chain = self.chain()?;
+        Ok(match split(&chain, self.keys) {
+            (container, []) => container.values(&self.text),
+            (_, [_, ..]) => Vec::new(),
+        })
+    }
+
+    fn to_create(&self) -> Result<Created, EditError> {
+        let text = self.text.as_ref();
+        if text.trim().is_empty() {
+            return Ok(Created { document: Some(text.to_owned()), ..Created::default() });
+        }
+        let chain = self.chain()?;
+        match split(&chain, self.keys) {
+            (Node::Inline(table), missing) => Ok(Created {
+                containers: missing.len(),
+                gap: members(text, table).gap().map(str::to_owned),
+                ..Created::default()
+            }),
+            (Node::Table(_), _) => {
+                let at = lines::place_for_table(text, &self.statements, self.keys);
+                Ok(Created { spaced: !lines::is_spaced(text, at), ..Created::default() })
+            }
+        }
     }
 }
 

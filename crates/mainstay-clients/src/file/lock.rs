@@ -22,7 +22,7 @@ use crate::table::LockProtocol;
 pub(super) struct ClientLock<'a> {
     dir: PathBuf,
     note: Note,
-    ours: &'a FileLock,
+    our_lock: &'a FileLock,
 }
 
 /// Takes the client's lock, if it uses one. The wait is bounded.
@@ -77,36 +77,36 @@ struct Note {
 }
 
 impl Note {
-    fn save(&self, ours: &FileLock) -> io::Result<()> {
-        ours.write_note(&format!("{} {}", self.token, self.identity))
+    fn save(&self, our_lock: &FileLock) -> io::Result<()> {
+        our_lock.write_note(&format!("{} {}", self.token, self.identity))
     }
 
     /// Releases a lock by renaming it first, so that only one of two processes succeeds, and so that a death in between
     /// leaves only a temporary directory, which `sweep` removes.
-    fn release(&mut self, dir: &Path, ours: &FileLock) -> io::Result<()> {
+    fn release(&mut self, dir: &Path, our_lock: &FileLock) -> io::Result<()> {
         let aside = staged(dir, &self.token);
         fs::rename(dir, &aside)?;
-        self.discard(&aside, ours)
+        self.discard(&aside, our_lock)
     }
 
     /// Removes a renamed lock. The recorded identity is cleared first: two directories that are created within one tick
-    /// of the clock may have the same one, and a lock of another program must not be mistaken for ours.
-    fn discard(&mut self, aside: &Path, ours: &FileLock) -> io::Result<()> {
+    /// of the clock may have the same one, and a lock of another program must not be mistaken for our own.
+    fn discard(&mut self, aside: &Path, our_lock: &FileLock) -> io::Result<()> {
         self.identity.clear();
-        self.save(ours)?;
+        self.save(our_lock)?;
         fs::remove_dir_all(aside)
     }
 
-    fn load(ours: &FileLock) -> io::Result<Self> {
-        let note = ours.read_note()?;
+    fn load(our_lock: &FileLock) -> io::Result<Self> {
+        let note = our_lock.read_note()?;
         let (token, identity) = note.split_once(' ').unwrap_or_default();
         Ok(Self { token: token.to_owned(), identity: identity.to_owned() })
     }
 }
 
 /// Removes the temporary directory of a Mainstay that died.
-fn sweep(dir: &Path, ours: &FileLock) -> io::Result<()> {
-    let note = Note::load(ours)?;
+fn sweep(dir: &Path, our_lock: &FileLock) -> io::Result<()> {
+    let note = Note::load(our_lock)?;
     if note.token.is_empty() {
         return Ok(());
     }
@@ -118,10 +118,10 @@ fn sweep(dir: &Path, ours: &FileLock) -> io::Result<()> {
 fn try_acquire<'a>(
     dir: &Path,
     has_marker: bool,
-    ours: &'a FileLock,
+    our_lock: &'a FileLock,
 ) -> io::Result<Option<ClientLock<'a>>> {
     let mut note = Note { token: token(), identity: String::new() };
-    note.save(ours)?;
+    note.save(our_lock)?;
     let staged = staged(dir, &note.token);
     DirBuilder::new().mode(0o700).create(&staged)?;
     let marker = format!("owner.{}", note.token);
@@ -130,14 +130,14 @@ fn try_acquire<'a>(
             fs::write(staged.join(&marker), &note.token)?;
         }
         note.identity = identity(&fs::symlink_metadata(&staged)?);
-        note.save(ours)?;
+        note.save(our_lock)?;
         // Fails if one with a marker exists; an empty one has no owner.
         if has_marker { fs::rename(&staged, dir) } else { rename_no_replace(&staged, dir) }
     })();
     match moved {
-        Ok(()) => Ok(Some(ClientLock { dir: dir.to_owned(), note, ours })),
+        Ok(()) => Ok(Some(ClientLock { dir: dir.to_owned(), note, our_lock })),
         Err(error) => {
-            note.discard(&staged, ours)?;
+            note.discard(&staged, our_lock)?;
             let is_held = matches!(
                 error.kind(),
                 ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty | ErrorKind::NotADirectory
@@ -152,9 +152,9 @@ fn staged(dir: &Path, token: &str) -> PathBuf {
 }
 
 /// Removes a lock whose holder is dead. Returns what was found.
-fn remove_if_abandoned(dir: &Path, stale: Duration, ours: &FileLock) -> io::Result<Found> {
+fn remove_if_abandoned(dir: &Path, stale: Duration, our_lock: &FileLock) -> io::Result<Found> {
     let Some(found) = if_exists(fs::symlink_metadata(dir))? else { return Ok(Found::Nothing) };
-    let recorded = Note::load(ours)?;
+    let recorded = Note::load(our_lock)?;
     let is_our_own = identity(&found) == recorded.identity;
     if !is_our_own && clock::now() <= stale_at(&found, stale) {
         return Ok(Found::Held);
@@ -163,8 +163,8 @@ fn remove_if_abandoned(dir: &Path, stale: Duration, ours: &FileLock) -> io::Resu
         return Ok(Found::NotALock);
     }
     let mut note = Note { token: token(), ..recorded };
-    note.save(ours)?;
-    if_exists(note.release(dir, ours)).map(|_| Found::Nothing)
+    note.save(our_lock)?;
+    if_exists(note.release(dir, our_lock)).map(|_| Found::Nothing)
 }
 
 /// Whether this is a directory that contains only markers.
@@ -208,11 +208,11 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
 }
 
 impl Drop for ClientLock<'_> {
-    /// Releases the lock if it is still ours. Otherwise it becomes stale.
+    /// Releases the lock if this process still holds it. Otherwise it becomes stale.
     fn drop(&mut self) {
         let is_ours = |found: Metadata| identity(&found) == self.note.identity;
         if fs::symlink_metadata(&self.dir).is_ok_and(is_ours) {
-            self.note.release(&self.dir, self.ours).ok();
+            self.note.release(&self.dir, self.our_lock).ok();
         }
     }
 }

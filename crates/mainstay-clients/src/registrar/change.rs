@@ -67,7 +67,7 @@ impl Change {
             Done::AlreadyThere => write!(f, "`{server}` is already in {place}"),
             Done::NotThere => write!(f, "`{server}` is not in {place}"),
             Done::Left(Left::Foreign) => {
-                write!(f, "left `{server}` in {place} alone: the entry is not ours")
+                write!(f, "left `{server}` in {place} alone: Mainstay did not write this entry")
             }
             Done::Left(Left::Drifted { fields }) => {
                 let fields = fields.join("`, `");

@@ -99,8 +99,10 @@ fn a_foreign_entry_of_the_same_name_is_left_alone() {
         registrar.force_add("cursor", &server("time"), &http()).unwrap(),
     ] {
         assert_eq!(add.done, foreign);
-        let said =
-            format!("left `time` in Cursor ({}) alone: the entry is not ours", file.display());
+        let said = format!(
+            "left `time` in Cursor ({}) alone: Mainstay did not write this entry",
+            file.display()
+        );
         assert_eq!(add.to_string(), said);
     }
     for purpose in [Purpose::Refresh, Purpose::ForGood] {

@@ -218,13 +218,12 @@ mod tests {
         let waits = |id: &str| {
             report(id, D::Waits, &format!("`time` is added to {} once it is ready", product(id)))
         };
-        let left =
-            "left `time` in Codex (/home/me/.codex/config.toml) alone: the entry is not ours";
+        let left = "left `time` in Codex (/home/me/.codex/config.toml) alone: Mainstay did not write this entry";
         let reports =
             [waits("codex"), waits("zed"), report("codex", D::Left, left), waits("claude-code")];
         insta::assert_snapshot!(shown(&reports, true), @"
         `time` is added to Codex, Zed and Claude Code once it is ready
-        warning: left `time` in Codex (~/.codex/config.toml) alone: the entry is not ours; see `mainstay client show codex`
+        warning: left `time` in Codex (~/.codex/config.toml) alone: Mainstay did not write this entry; see `mainstay client show codex`
         ");
     }
 

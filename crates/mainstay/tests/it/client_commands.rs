@@ -146,7 +146,7 @@ fn a_conflicting_entry_is_reported_with_a_help() {
     assert_snapshot!(env.run(["client", "add", "cursor"]), @"
     exit: 0
     --- stderr
-    warning: left `time` in Cursor (~/.cursor/mcp.json) alone: the entry is not ours; see `mainstay client show cursor`
+    warning: left `time` in Cursor (~/.cursor/mcp.json) alone: Mainstay did not write this entry; see `mainstay client show cursor`
     ");
     let show = env.ok(["client", "list"]) + &env.ok(["client", "show", "cursor"]);
     let reported = "- the file has an entry `time` of yours, so the server `time` is not added; rename or delete that entry, then run `mainstay client add cursor`";
