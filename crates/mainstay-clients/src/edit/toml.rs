@@ -68,7 +68,7 @@ impl<'t> ParsedText<'t> {
         if text.trim().is_empty() {
             return Splice::replace(0..text.len(), table);
         }
-        let at = lines::place_for_table(text, &self.statements, self.keys);
+        let at = self.place_for_table();
         let space = if lines::is_spaced(text, at) { "" } else { newline };
         Splice::insert(at, format!("{space}{table}"))
     }
@@ -80,7 +80,6 @@ impl<'t> ParsedText<'t> {
         entry: &Table,
         changes: &[(&str, Option<&Value>)],
     ) -> Vec<Splice> {
-        let (text, statements) = (self.text.as_ref(), self.statements.as_slice());
         let mut splices = Vec::new();
         let mut new = Vec::new();
         for (field, value) in changes {
@@ -89,13 +88,13 @@ impl<'t> ParsedText<'t> {
                     splices.push(Splice::replace(span(old.span()), write::value(value)));
                 }
                 (_, value) => {
-                    splices.extend(lines::remove_field(text, statements, path, field));
+                    splices.extend(self.remove_field(path, field));
                     new.extend(value.map(|value| (*field, value)));
                 }
             }
         }
         if !new.is_empty() {
-            splices.push(lines::add_fields(text, statements, path, &new));
+            splices.push(self.add_fields(path, &new));
         }
         splices
     }
@@ -135,9 +134,7 @@ impl Editor for ParsedText<'_> {
         let chain = self.chain()?;
         let splices = match split(&chain, self.keys) {
             (container, []) if container.get(name).is_some() => match container {
-                Node::Table(_) => {
-                    lines::remove(text, &self.statements, &self.path(name), created.spaced)
-                }
+                Node::Table(_) => self.remove_lines(&self.path(name), created.spaced),
                 Node::Inline(_) => {
                     let tables = chain.iter().filter_map(Node::as_inline);
                     let levels: Vec<_> = tables.map(|table| members(text, table)).collect();
@@ -158,8 +155,7 @@ impl Editor for ParsedText<'_> {
         left: &str,
         absent: &[&Removed],
     ) -> Result<Option<Removed>, EditError> {
-        let (path, left) = (self.path(name), with_end(left));
-        Ok(sections::removed(&self.text, &self.statements, &path, &left, absent))
+        Ok(self.removed_table(name, &with_end(left), absent))
     }
 
     fn restore(
@@ -168,8 +164,7 @@ impl Editor for ParsedText<'_> {
         removed: &Removed,
         absent: &[&Removed],
     ) -> Result<String, EditError> {
-        let splice = sections::restore(&self.text, &self.statements, self.keys, removed, absent);
-        Ok(self.as_ended(apply(&self.text, vec![splice])))
+        Ok(self.as_ended(apply(&self.text, vec![self.restore_table(removed, absent)])))
     }
 
     fn find(&self, name: &str) -> Result<Option<Value>, EditError> {
@@ -201,7 +196,7 @@ impl Editor for ParsedText<'_> {
                 ..Created::default()
             }),
             (Node::Table(_), _) => {
-                let at = lines::place_for_table(text, &self.statements, self.keys);
+                let at = self.place_for_table();
                 Ok(Created { spaced: !lines::is_spaced(text, at), ..Created::default() })
             }
         }

@@ -7,7 +7,7 @@ use toml_edit::{Document, Item, Key, Table};
 use super::super::text::{Splice, line_end, line_start, margin, newline_of};
 use super::super::value::Value;
 use super::parse::span;
-use super::write;
+use super::{ParsedText, write};
 
 /// A header, or a key with its value.
 #[derive(Debug)]
@@ -80,73 +80,73 @@ pub(super) fn last_header(statements: &[Statement]) -> &[String] {
     header.map_or(&[], |header| &header.path)
 }
 
-/// Removes everything within a path: its lines and what is between them, and with `spaced` the empty line above.
-pub(super) fn remove(
-    text: &str,
-    statements: &[Statement],
-    path: &[&str],
-    spaced: bool,
-) -> Vec<Splice> {
-    statements
-        .chunk_by(|one, next| one.is_within(path) == next.is_within(path))
-        .filter(|run| run[0].is_within(path))
-        .map(|run| {
+impl ParsedText<'_> {
+    /// Removes everything within a path: its lines and what is between them, and with `spaced` the empty line above.
+    pub(super) fn remove_lines(&self, path: &[&str], spaced: bool) -> Vec<Splice> {
+        let text = self.text.as_ref();
+        let runs =
+            self.statements.chunk_by(|one, next| one.is_within(path) == next.is_within(path));
+        let delete = |run: &[Statement]| {
             let mut start = run[0].lines(text).start;
             if spaced && start > 0 && is_spaced(text, start) {
                 start = line_start(text, start - 1);
             }
             Splice::delete(start..run[run.len() - 1].lines(text).end)
-        })
-        .collect()
-}
-
-/// Removes the lines of one field of an entry, and only those.
-pub(super) fn remove_field(
-    text: &str,
-    statements: &[Statement],
-    entry: &[&str],
-    field: &str,
-) -> Vec<Splice> {
-    let path: Vec<_> = entry.iter().copied().chain([field]).collect();
-    let lines = statements.iter().filter(|statement| statement.is_within(&path));
-    lines.map(|statement| Splice::delete(statement.lines(text))).collect()
-}
-
-/// Adds fields to an existing entry, in the way in which it is written.
-pub(super) fn add_fields(
-    text: &str,
-    statements: &[Statement],
-    entry: &[&str],
-    fields: &[(&str, &Value)],
-) -> Splice {
-    let newline = newline_of(text);
-    let header = statements.iter().position(|one| one.kind == Kind::Header && one.path == entry);
-    if let Some(header) = header {
-        let last = end_of_section(statements, header);
-        return add_lines(text, &statements[last], "", fields, newline);
+        };
+        runs.filter(|run| run[0].is_within(path)).map(delete).collect()
     }
-    let dotted = statements.iter().rev().find_map(|one| match one.kind {
-        Kind::Key(named) if one.is_within(entry) => {
-            let above = one.path.len() - named;
-            (above < entry.len()).then(|| (one, format!("{}.", write::dotted(&entry[above..]))))
+
+    /// Removes the lines of one field of an entry, and only those.
+    pub(super) fn remove_field(&self, entry: &[&str], field: &str) -> Vec<Splice> {
+        let path: Vec<_> = entry.iter().copied().chain([field]).collect();
+        let lines = self.statements.iter().filter(|statement| statement.is_within(&path));
+        lines.map(|statement| Splice::delete(statement.lines(&self.text))).collect()
+    }
+
+    /// Adds fields to an existing entry, in the way in which it is written.
+    pub(super) fn add_fields(&self, entry: &[&str], fields: &[(&str, &Value)]) -> Splice {
+        let statements = &self.statements;
+        let is_header = |one: &Statement| one.kind == Kind::Header && one.path == entry;
+        if let Some(header) = statements.iter().position(is_header) {
+            return self.add_lines(&statements[self.end_of_section(header)], "", fields);
         }
-        Kind::Key(_) | Kind::Header => None,
-    });
-    if let Some((last, prefix)) = dotted {
-        return add_lines(text, last, &prefix, fields, newline);
+        let dotted = statements.iter().rev().find_map(|one| match one.kind {
+            Kind::Key(named) if one.is_within(entry) => {
+                let above = one.path.len() - named;
+                (above < entry.len()).then(|| (one, format!("{}.", write::dotted(&entry[above..]))))
+            }
+            Kind::Key(_) | Kind::Header => None,
+        });
+        if let Some((last, prefix)) = dotted {
+            return self.add_lines(last, &prefix, fields);
+        }
+        let first = statements.iter().find(|one| one.is_within(entry)).expect("the entry exists");
+        let newline = newline_of(&self.text);
+        let table = write::table(entry, fields.iter().copied(), newline);
+        Splice::insert(first.lines(&self.text).start, format!("{table}{newline}"))
     }
-    let first = statements.iter().find(|one| one.is_within(entry)).expect("the entry exists");
-    let table = write::table(entry, fields.iter().copied(), newline);
-    Splice::insert(first.lines(text).start, format!("{table}{newline}"))
-}
 
-/// Where to insert a new table of a container: after the last one of that container, or at the end.
-pub(super) fn place_for_table(text: &str, statements: &[Statement], container: &[&str]) -> usize {
-    let is_sibling = |one: &Statement| one.kind == Kind::Header && one.is_within(container);
-    let Some(sibling) = statements.iter().rposition(is_sibling) else { return text.len() };
-    let last = end_of_section(statements, sibling);
-    let Some(next) = statements.get(last + 1) else { return text.len() };
-    after(text, statements[last].lines(text).end, Some(next.lines(text).start))
+    /// Where to insert a new table of the container: after the last one of that container, or at the end.
+    pub(super) fn place_for_table(&self) -> usize {
+        let (text, statements) = (self.text.as_ref(), &self.statements);
+        let is_sibling = |one: &Statement| one.kind == Kind::Header && one.is_within(self.keys);
+        let Some(sibling) = statements.iter().rposition(is_sibling) else { return text.len() };
+        let last = self.end_of_section(sibling);
+        let Some(next) = statements.get(last + 1) else { return text.len() };
+        after(text, statements[last].lines(text).end, Some(next.lines(text).start))
+    }
+
+    /// The last statement below a header.
+    fn end_of_section(&self, header: usize) -> usize {
+        let below = self.statements[header + 1..].iter();
+        header + below.take_while(|one| one.kind != Kind::Header).count()
+    }
+
+    fn add_lines(&self, last: &Statement, prefix: &str, fields: &[(&str, &Value)]) -> Splice {
+        let prefix = format!("{}{prefix}", margin(&self.text, last.span.start));
+        let added = write::lines(&prefix, fields.iter().copied(), newline_of(&self.text));
+        Splice::insert(last.lines(&self.text).end, added)
+    }
 }
 
 /// Where to insert a table after one whose last line ends at `end`, given where the next one begins: after the comments that
@@ -161,22 +161,4 @@ pub(super) fn after(text: &str, end: usize, next: Option<usize>) -> usize {
 /// Whether a table at `at` needs no empty line above it: there is one, or nothing is above it.
 pub(super) fn is_spaced(text: &str, at: usize) -> bool {
     at == 0 || text[line_start(text, at - 1)..at].trim().is_empty()
-}
-
-/// The last statement below a header.
-fn end_of_section(statements: &[Statement], header: usize) -> usize {
-    let below = statements[header + 1..].iter().take_while(|one| one.kind != Kind::Header);
-    header + below.count()
-}
-
-fn add_lines(
-    text: &str,
-    last: &Statement,
-    prefix: &str,
-    fields: &[(&str, &Value)],
-    newline: &str,
-) -> Splice {
-    let prefix = format!("{}{prefix}", margin(text, last.span.start));
-    let added = write::lines(&prefix, fields.iter().copied(), newline);
-    Splice::insert(last.lines(text).end, added)
 }
