@@ -49,7 +49,7 @@ pub struct TlsFiles(PathBuf);
 pub struct Candidate {
     /// The address.
     pub address: Address,
-    /// For people: "`DOCKER_HOST`", "the Docker context `x`", "Colima".
+    /// For users: "`DOCKER_HOST`", "the Docker context `x`", "Colima".
     pub from: String,
 }
 

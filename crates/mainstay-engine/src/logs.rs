@@ -1,6 +1,6 @@
 //! Reads servers' logs, which shims and [`LogWriter`](crate::docker) write and rotate.
 //!
-//! Memory is bounded whatever a server writes: lines are streamed, an over-long one is cut, and a tail
+//! Memory is bounded: lines are streamed, an over-long one is cut, and a tail
 //! holds no more than [`TAIL_BYTES`]. The files are opened at once, newest first, so that a rotation
 //! in between hides no line.
 
@@ -90,7 +90,7 @@ fn current(dir: &Path, server: &ServerName) -> PathBuf {
     dir.join(format!("{server}.log"))
 }
 
-/// The rotated files that are there, newest first.
+/// The existing rotated files, newest first.
 fn rotated(dir: &Path, server: &ServerName) -> impl Iterator<Item = PathBuf> {
     (1..=MAX_ROTATED)
         .map(move |number| dir.join(format!("{server}.log.{number}")))

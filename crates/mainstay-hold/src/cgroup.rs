@@ -210,7 +210,7 @@ fn is_cgroup(dir: &OwnedFd) -> io::Result<bool> {
     Ok(u64::try_from(rustix::fs::fstatfs(dir)?.f_type) == Ok(CGROUP2_MAGIC))
 }
 
-/// Server and run, for people who list cgroups, and the pid and start time of the shim, which make it unique.
+/// Server and run, for users who list cgroups, and the pid and start time of the shim, which make it unique.
 fn name(run_dir: &Path, owner: &str) -> String {
     let parts = run_dir.components().rev().take(2).map(|part| part.as_os_str().to_string_lossy());
     let mut parts: Vec<String> = parts

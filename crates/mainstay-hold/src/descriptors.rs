@@ -1,7 +1,7 @@
 //! Which descriptors a process inherits, and how many it may open.
 //!
 //! Everything in this workspace is opened with close-on-exec. These functions are a second line of defence:
-//! whatever leaked is closed before another program runs.
+//! leaked descriptors are closed before another program runs.
 //!
 //! Holder and daemon [raise](raise_limit) their soft limit of descriptors. Every process that they start gets
 //! the limit that they were started with: a server sees the limit of its user, and programs that use

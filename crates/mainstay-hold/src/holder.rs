@@ -10,7 +10,7 @@
 //! - Connections that are in use stay open when the daemon is killed, and the next one continues them
 //!   ([`ConnectionStore`]).
 //! - A daemon is replaced without a gap: its successor prepares beside it and serves when the old one has handed over.
-//!   A successor that fails is rolled back, in the end to the program that was there before.
+//!   A successor that fails is rolled back, if necessary to the previous program.
 //! - An end on purpose closes the listeners first, so a late client is refused rather than left waiting,
 //!   and then waits for the daemon. They are closed when the daemon reports that it has stopped accepting; a signal to the
 //!   holder only requests that, and a daemon that ignores it is killed.
@@ -115,7 +115,7 @@ pub enum HoldError {
     },
 }
 
-/// Runs until its daemon has ended for good. Calls `ready` once, when the first daemon serves.
+/// Runs until its daemon has ended on purpose. Calls `ready` once, when the first daemon serves.
 pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), HoldError> {
     match lock::attempt(&config.state_dir).map_err(HoldError::Lock)? {
         Attempt::Ours(lock) => {

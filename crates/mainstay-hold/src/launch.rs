@@ -61,7 +61,7 @@ encoded! {
     pub enum Stdout {
         /// Messages: kept and delivered to the attached daemon.
         Mcp = 0,
-        /// Text for people: written to the log like standard error.
+        /// Text for users: written to the log like standard error.
         Log = 1,
     }
 }
@@ -94,7 +94,7 @@ encoded! {
             what: Failure,
             /// The error number of the system, or 0.
             errno: i32,
-            /// The same for people.
+            /// The same for users.
             message: String,
         },
     }
@@ -110,7 +110,7 @@ encoded! {
         Cwd = 1,
         /// The program does not exist.
         ProgramNotFound = 2,
-        /// The program is there but cannot be executed.
+        /// The program exists but cannot be executed.
         NotExecutable = 3,
         /// The system refused to start the process for another reason.
         Spawn = 4,

@@ -1,7 +1,7 @@
 //! The processes that outlive the daemon.
 //!
 //! A *shim* is one small process per local MCP server. It owns the server's pipes and its whole
-//! process tree, so the daemon can die, be replaced or be upgraded while the server runs on and loses
+//! process tree, so the daemon can die, be replaced or be upgraded while the server continues and loses
 //! no byte. The daemon starts a shim ([`launch`]), talks to it through a private socket ([`socket`],
 //! [`wire`]) and, when the shim is gone, reads what it left behind ([`record`]).
 //!

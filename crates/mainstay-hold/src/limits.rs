@@ -78,7 +78,7 @@ pub const SETTLE: Duration = ms(600);
 pub const PASS_CONNECTIONS: Duration = ms(900);
 /// Connections of 0.1.0's `connect` are closed properly within this time.
 pub const FAREWELL: Duration = ms(100);
-/// The old daemon reports, whatever the disk does, this long after it was asked to hand over.
+/// The old daemon reports this long after it was asked to hand over, even if the disk does not respond.
 pub const REPORT: Duration = ms(2_500);
 /// The new daemon serves this long after the report, or is rolled back.
 pub const SERVE: Duration = s(10);

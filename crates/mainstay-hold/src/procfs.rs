@@ -12,7 +12,7 @@ pub(crate) struct Stat {
     pub(crate) parent: u32,
     /// The leader of its session, or 0 if that is in another process namespace.
     pub(crate) session: u32,
-    /// In clock ticks since boot. Together with the pid it names one process for good.
+    /// In clock ticks since boot. Together with the pid it identifies one process.
     pub(crate) started: u64,
     pub(crate) alive: bool,
 }
@@ -77,7 +77,7 @@ fn parse(line: &[u8]) -> Option<Stat> {
     let session = fields.nth(1)?.parse().ok()?;
     let threads: u32 = fields.nth(13)?.parse().ok()?;
     let started = fields.nth(1)?.parse().ok()?;
-    // A process whose main thread has ended looks like a zombie while its other threads run on.
+    // A process whose main thread has ended looks like a zombie while its other threads continue.
     let alive = match state {
         "Z" | "X" => threads > 1,
         _ => true,

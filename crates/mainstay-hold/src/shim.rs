@@ -12,13 +12,13 @@
 //! - The end is complete: `Exited` comes after the server's last output, `Gone` when every descendant has
 //!   ended, also those that called setsid. The exit record is written before `Gone`. A shim that is
 //!   dismissed ends when the attached daemon has been sent all of that, or has not taken it within the linger.
-//! - Memory is bounded, whatever server and daemons do. A shim whose server is idle does not wake up while a daemon is
+//! - Memory is bounded. A shim whose server is idle does not wake up while a daemon is
 //!   connected; otherwise it checks its run directory now and then.
 //! - The server inherits its three pipes and no other descriptor.
-//! - A run directory that was removed is made again when a daemon asks for it ([`wire::ToShim::Restore`](crate::wire::ToShim::Restore)) and
+//! - A run directory that was removed is recreated when a daemon asks for it ([`wire::ToShim::Restore`](crate::wire::ToShim::Restore)) and
 //!   while no daemon is connected, so that the next one finds the run.
-//! - The server does not outlive the shim. A killed shim (also by TERM: the shim keeps the default) takes the
-//!   server along, and its guard ends the other descendants. They are on record too ([`process_record`]), and in a
+//! - The server does not outlive the shim. If the shim is killed (also by TERM, which it does not handle), the
+//!   kernel kills the server and the guard the other descendants. They are recorded too ([`process_record`]), and in a
 //!   cgroup of their own where Mainstay's cgroup is delegated ([`cgroup`]).
 //!
 //! One thing it does not do: signals that are ignored stay so in the server (only PIPE is put back to its
@@ -187,7 +187,7 @@ struct Claim {
     identity: String,
     guard: u32,
     cgroup: Option<RunCgroup>,
-    /// Whether records are missing in a directory that was made again.
+    /// Whether records are missing in a recreated directory.
     is_unrecorded: bool,
 }
 
@@ -218,7 +218,7 @@ impl Claim {
         Ok(listener)
     }
 
-    /// Makes the directory again if it, or what makes it ours, was removed, so that daemons find this run. Returns the new
+    /// Recreates the directory if it, its socket or its link was removed, so that daemons find this run. Returns the new
     /// socket, if one had to be bound: its records are still to be [written](Self::write_records).
     fn restore(&mut self) -> io::Result<Option<UnixListener>> {
         if self.is_intact() {
@@ -254,7 +254,7 @@ impl Claim {
             && statat(&self.dir, socket::SHIM, AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
-    /// Whether the directory is there and no other shim has taken it.
+    /// Whether the directory exists and no other shim has taken it.
     fn is_ours(&self) -> bool {
         record::names(self.dir.as_fd(), &self.identity)
     }

@@ -1,4 +1,4 @@
-//! Finds living shims, whatever is left of their run directories.
+//! Finds living shims, even if their run directories were removed.
 
 use std::fs::{self, File};
 use std::io::Read;

@@ -23,7 +23,7 @@ const MAX_ANCESTORS: usize = 256;
 /// One process, and never another that was given its pid later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Process {
-    /// Its number while it is there.
+    /// Its pid while it exists.
     pub pid: u32,
     started: u64,
 }

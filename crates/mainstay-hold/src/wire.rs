@@ -89,7 +89,7 @@ encoded! {
         /// The shim may end as soon as it has sent [`FromShim::Gone`] here and the data connection, if
         /// there is one, has received everything. Implies [`ToShim::Watch`].
         Dismiss = 11,
-        /// Makes the run directory again, with the socket in it, if it was removed. Older shims miss it.
+        /// Recreates the run directory, with the socket in it, if it was removed. Older shims skip it.
         Restore = 128,
     }
 }
@@ -158,7 +158,7 @@ encoded! {
         },
         /// The last frame of a connection whose request cannot be granted.
         Refused = 71 {
-            /// The reason, for people.
+            /// The reason, for users.
             why: String,
         },
     }
@@ -202,7 +202,7 @@ impl<M: Message> Frame for M {
     }
 }
 
-/// Appends a frame whose length is known only when its payload is there.
+/// Appends a frame. Its length is set when its payload is written.
 fn framed(into: &mut Vec<u8>, kind: u8, payload: impl FnOnce(&mut Vec<u8>)) {
     let start = into.len();
     into.extend_from_slice(&[0, 0, 0, 0, kind]);

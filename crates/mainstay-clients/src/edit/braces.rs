@@ -4,7 +4,7 @@
 //!
 //! - A new member follows the last one and the comments on its line, so that no existing comment appears to belong to
 //!   the new member.
-//! - A member on a line of its own is removed from the line break before it; any other from the end of whatever
+//! - A member on a line of its own is removed from the line break before it; any other from the end of what
 //!   precedes it, so that a comment there stays.
 //! - The comma between the last two members is added and removed with the last one, unless there is a trailing comma.
 //!

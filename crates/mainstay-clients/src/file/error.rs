@@ -1,4 +1,4 @@
-//! Errors of reading and writing files. The client's file is unchanged unless a message says otherwise.
+//! Errors of reading and writing files. The client's file is unchanged unless a message states otherwise.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! One operation on one entry of one file, under our lock.
 //!
 //! Reads the file, drafts the new text and record, records the intent, writes the file, and records the result. If
-//! another program writes meanwhile, the draft is made again.
+//! another program writes meanwhile, the draft is repeated.
 
 mod draft;
 

@@ -15,7 +15,7 @@ use mainstay_core::{ContainerSpec, EngineKind, Limits, ServerSpec, Transport, Vo
 
 use crate::RunKey;
 
-// Labels are for people and for lists. They do not prove that a container is ours, because anyone can
+// Labels are for users and for lists. They do not prove that Mainstay created a container, because anyone can
 // set them, and `docker commit` copies them: see `ownership`.
 
 /// Which instance of Mainstay a container belongs to.

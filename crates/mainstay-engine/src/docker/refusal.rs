@@ -13,7 +13,7 @@ pub(super) enum Refusal {
     Final,
 }
 
-/// Signs of a shortage, whatever the status.
+/// Signs of a shortage, with any status.
 const SHORTAGES: [&str; 5] = [
     "no space left on device",
     "disk quota exceeded",

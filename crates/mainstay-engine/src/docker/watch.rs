@@ -2,7 +2,7 @@
 //!
 //! Two sources report the same history. Events are fast and ordered, but may be late or missing. Inspections
 //! are true at one moment, and may be ahead of the events that report the same change. A [`Watch`] accepts both,
-//! in whatever order they arrive, and guarantees:
+//! in any order, and guarantees:
 //!
 //! * The end of a run is reported once, by [`Fact::Died`] or [`Fact::LostInOutage`], and only while it is
 //!   the present run. Runs are reported in the order of their numbers.

@@ -237,7 +237,7 @@ impl Shared {
         }
     }
 
-    /// Adds a run to the watched ones, unless it is there.
+    /// Adds a run to the watched ones. Returns false if it is one of them already.
     fn claim(&self, key: &RunKey, active: Active) -> bool {
         match self.active().entry(key.clone()) {
             Entry::Vacant(place) => {

@@ -73,7 +73,7 @@ pub(crate) struct Spawned {
 }
 
 /// Starts the shim and waits until it has started the server. A failure leaves nothing behind,
-/// whatever the shim had begun.
+/// not even processes that the shim had started.
 pub(crate) async fn spawn(
     shared: &Shared,
     key: &RunKey,

@@ -171,7 +171,7 @@ impl Link {
         std::mem::take(&mut *lock(&self.0.inherited))
     }
 
-    /// This daemon accepts nothing more and has released state and shims, for good. When this returns, the successor
+    /// This daemon accepts nothing more and has permanently released state and shims. When this returns, the successor
     /// serves, or another daemon is started; if it fails, neither is certain.
     pub fn handed_over(&self) -> io::Result<()> {
         self.request(|request| ToHolder::HandedOver { request }).map(drop)

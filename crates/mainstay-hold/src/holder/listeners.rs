@@ -57,7 +57,7 @@ impl Listeners {
 
     pub(super) fn release_all(&mut self) {
         for (place, listener) in self.0.drain(..) {
-            // The next holder replaces a file that stays behind.
+            // The next holder replaces a leftover file.
             let _stays_behind = close(&place, &listener);
         }
     }
@@ -85,7 +85,7 @@ fn bind_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(listener)
 }
 
-/// A file that is there is a leftover, because the lock is ours.
+/// An existing file is a leftover, because this process holds the lock.
 fn bind_unix(dir: &Path, name: &str) -> io::Result<OwnedFd> {
     remove(dir, name)?;
     let listener = socket::bind(dir, name)?;

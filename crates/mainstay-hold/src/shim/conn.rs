@@ -19,7 +19,7 @@ const OUT_FULL: usize = 128 * 1024;
 /// The longest piece of output in one frame.
 const CHUNK: usize = 64 * 1024;
 
-/// A drained buffer that is larger than this is given back.
+/// A drained buffer that is larger than this is freed.
 const KEPT_CAPACITY: usize = 64 * 1024;
 
 pub(super) struct Conn {

@@ -1,4 +1,4 @@
-//! When a shim without a daemon checks that its run directory is there: the next daemon would start another run beside it.
+//! When a shim without a daemon checks that its run directory exists: the next daemon would start another run beside it.
 
 use std::time::{Duration, Instant};
 

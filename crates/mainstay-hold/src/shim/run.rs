@@ -358,7 +358,7 @@ impl Run {
         self.scans.stop();
     }
 
-    /// Makes a removed run directory again while no daemon is connected: the next daemon would start another run beside
+    /// Recreates a removed run directory while no daemon is connected: the next daemon would start another run beside
     /// this one. If that is impossible, the run ends.
     fn stay_reachable(&mut self, now: Instant) {
         if self.gone || !self.conns.is_empty() {
@@ -377,7 +377,7 @@ impl Run {
         }
     }
 
-    /// Makes the run directory again if it was removed. Returns whether daemons can find this run.
+    /// Recreates the run directory if it was removed. Returns whether daemons can find this run.
     fn restore_directory(&mut self) -> bool {
         match self.claim.restore() {
             Ok(Some(listener)) => {

@@ -68,7 +68,7 @@ impl Server {
         self.read_up_to(pipe, self.room(pipe).min(READ), scratch);
     }
 
-    /// Reads what is in both pipes now, beyond the ring's limit if need be, but never waits: a
+    /// Reads what is in both pipes now, beyond the ring's limit if necessary, but never waits: a
     /// descendant may hold them open.
     pub(super) fn drain(&mut self, scratch: &mut Scratch) {
         for pipe in [Pipe::Stdout, Pipe::Stderr] {

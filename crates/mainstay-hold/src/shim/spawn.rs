@@ -53,7 +53,7 @@ pub(super) fn spawn(launch: &Launch, cgroup_entry: Option<OwnedFd>) -> Result<Sp
     Ok(spawned)
 }
 
-/// The kernel kills the server when the shim dies, however it dies.
+/// The kernel kills the server when the shim dies.
 #[expect(unsafe_code, reason = "pre_exec is the only way to run code between fork and exec")]
 fn die_with_us(command: &mut Command) {
     let shim = getpid();

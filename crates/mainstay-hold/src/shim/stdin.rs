@@ -21,11 +21,11 @@ const LINE_COST: usize = 16;
 /// How much waits to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Load {
-    /// Lines are welcome.
+    /// Lines are accepted.
     Light,
-    /// No line should be taken without need.
+    /// Lines are accepted only if the server waits for the daemon.
     Heavy,
-    /// No line may be taken.
+    /// No line is accepted.
     Full,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The messages, in order: `Replace` (the old daemon asks), `Prepared` (the new one), `HandOver` (to the old one),
 //! `HandedOver` (the old one), `Serve` (to the new one), `Ready` (the new one). Until `Serve` the old daemon can
-//! continue as if nothing had happened. After it there is only the way back to the program that was there before. With
+//! continue as if nothing had happened. After it, only a roll-back to the previous program is possible. With
 //! another program, that way stays open until the new daemon has been ready for [`TRIAL`](crate::limits::TRIAL), whether
 //! anyone still waits for the update or not.
 
