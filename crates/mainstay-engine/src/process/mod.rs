@@ -157,7 +157,7 @@ impl Shared {
         started: oneshot::Sender<Result<u32, StartError>>,
     ) {
         let spawned = match self.claim_port(&key, port).await {
-            Ok(()) => spawn::spawn(&self, &key, &launch).await,
+            Ok(()) => self.spawn(&key, &launch).await,
             Err(error) => Err(error),
         };
         match spawned {
@@ -274,7 +274,7 @@ impl Engine for ProcessEngine {
             Transport::Stdio => None,
             Transport::StreamableHttp { port, .. } => Some(port),
         };
-        let launch = spawn::launch(&self.shared.config, key, process, program, &path);
+        let launch = self.shared.launch(key, process, program, &path);
         let (started_tx, started) = oneshot::channel();
         // A separate task, so that a start is completed even if the caller is dropped.
         self.tasks.spawn(self.shared.clone().run(key.clone(), launch, port, started_tx));

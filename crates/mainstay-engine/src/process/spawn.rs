@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::error::is_shortage;
 use crate::process::link::ShimLink;
-use crate::process::{ProcessConfig, Shared, command, orphans};
+use crate::process::{Shared, command, orphans};
 use crate::{EngineError, RunKey, StartError};
 
 /// "No such file or directory".
@@ -34,34 +34,6 @@ const REPORT: Duration = Duration::from_secs(10);
 const LIST_TRIES: u32 = 100;
 const LIST_AGAIN: Duration = Duration::from_millis(50);
 
-pub(crate) fn launch(
-    config: &ProcessConfig,
-    key: &RunKey,
-    process: &ProcessSpec,
-    program: PathBuf,
-    path: &OsStr,
-) -> Launch {
-    let mark = command::mark(&config.instance, key);
-    Launch {
-        program,
-        args: process.command.iter().skip(1).map(OsString::from).collect(),
-        env: command::environment(&config.env, path, process, &mark),
-        cwd: process.cwd.clone(),
-        stdout: match process.transport {
-            Transport::Stdio => Stdout::Mcp,
-            Transport::StreamableHttp { .. } => Stdout::Log,
-        },
-        log: LogConfig {
-            path: config.logs_dir.join(format!("{}.log", key.server)),
-            max_bytes: config.log_max_bytes,
-            keep: config.log_keep,
-        },
-        label: format!("run {}", key.run),
-        output_ring: DEFAULT_OUTPUT_RING,
-        linger: DEFAULT_LINGER,
-    }
-}
-
 #[derive(Debug)]
 pub(crate) struct Spawned {
     /// The pid of the server.
@@ -72,53 +44,80 @@ pub(crate) struct Spawned {
     pub(crate) shim: Child,
 }
 
-/// Starts the shim and waits until it has started the server. A failure leaves nothing behind,
-/// not even processes that the shim had started.
-pub(crate) async fn spawn(
-    shared: &Shared,
-    key: &RunKey,
-    launch: &Launch,
-) -> Result<Spawned, StartError> {
-    let begun = match shared.dirs.create(key).map_err(StartError::shim("making its directory")) {
-        Ok(dir) => begin(shared, key, launch, &dir).await,
-        Err(error) => Err(error),
-    };
-    if begun.is_err() {
-        shared.dirs.clear_away(key);
+impl Shared {
+    pub(crate) fn launch(
+        &self,
+        key: &RunKey,
+        process: &ProcessSpec,
+        program: PathBuf,
+        path: &OsStr,
+    ) -> Launch {
+        let config = &self.config;
+        let mark = command::mark(&config.instance, key);
+        Launch {
+            program,
+            args: process.command.iter().skip(1).map(OsString::from).collect(),
+            env: command::environment(&config.env, path, process, &mark),
+            cwd: process.cwd.clone(),
+            stdout: match process.transport {
+                Transport::Stdio => Stdout::Mcp,
+                Transport::StreamableHttp { .. } => Stdout::Log,
+            },
+            log: LogConfig {
+                path: config.logs_dir.join(format!("{}.log", key.server)),
+                max_bytes: config.log_max_bytes,
+                keep: config.log_keep,
+            },
+            label: format!("run {}", key.run),
+            output_ring: DEFAULT_OUTPUT_RING,
+            linger: DEFAULT_LINGER,
+        }
     }
-    begun
-}
 
-async fn begin(
-    shared: &Shared,
-    key: &RunKey,
-    launch: &Launch,
-    dir: &Path,
-) -> Result<Spawned, StartError> {
-    let mut shim = Command::new(&shared.config.shim)
-        .arg(SHIM_COMMAND)
-        .arg(dir)
-        .env_clear()
-        .envs(SHIM_ENV)
-        .current_dir("/")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(StartError::shim("running it"))?;
-    match bring_up(&mut shim, launch, dir, shared.config.daemon).await {
-        Ok((pid, link)) => Ok(Spawned { pid, link, shim }),
-        Err(error) => {
-            // It is our child and was not reaped, so the pid was not reused.
-            let below = match shim.id() {
-                Some(pid) => list_below(pid).await,
-                None => Vec::new(),
-            };
-            if let Err(error) = shim.kill().await {
-                tracing::error!(server = %key.server, run = %key.run, %error, "cannot kill a shim");
+    /// Starts the shim and waits until it has started the server. A failure leaves nothing behind,
+    /// not even processes that the shim had started.
+    pub(crate) async fn spawn(&self, key: &RunKey, launch: &Launch) -> Result<Spawned, StartError> {
+        let begun = match self.dirs.create(key).map_err(StartError::shim("making its directory")) {
+            Ok(dir) => self.begin(key, launch, &dir).await,
+            Err(error) => Err(error),
+        };
+        if begun.is_err() {
+            self.dirs.clear_away(key);
+        }
+        begun
+    }
+
+    async fn begin(
+        &self,
+        key: &RunKey,
+        launch: &Launch,
+        dir: &Path,
+    ) -> Result<Spawned, StartError> {
+        let mut shim = Command::new(&self.config.shim)
+            .arg(SHIM_COMMAND)
+            .arg(dir)
+            .env_clear()
+            .envs(SHIM_ENV)
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(StartError::shim("running it"))?;
+        match bring_up(&mut shim, launch, dir, self.config.daemon).await {
+            Ok((pid, link)) => Ok(Spawned { pid, link, shim }),
+            Err(error) => {
+                // It is our child and was not reaped, so the pid was not reused.
+                let below = match shim.id() {
+                    Some(pid) => list_below(pid).await,
+                    None => Vec::new(),
+                };
+                if let Err(error) = shim.kill().await {
+                    tracing::error!(server = %key.server, run = %key.run, %error, "cannot kill a shim");
+                }
+                orphans::end(vec![self.orphaned(key)], below).await;
+                Err(error)
             }
-            orphans::end(vec![shared.orphaned(key)], below).await;
-            Err(error)
         }
     }
 }
