@@ -13,7 +13,7 @@ use mainstay_api::Listen;
 use mainstay_hold::limits::{FINISH_REQUESTS, FIRST_LISTENER, PASS_CONNECTIONS};
 use mainstay_hold::listeners;
 use mainstay_proxy::front::http::{
-    self, Allowed, Callers, Config, ConnectionBudget, Drain, Limits, ResponseStart, Scope, Token,
+    self, Allowed, Callers, Config, ConnectionBudget, Drain, Limits, ListenerKind, Scope, Token,
 };
 use mainstay_proxy::sock_diag::SockDiag;
 use tokio::net::{TcpListener, UnixStream};
@@ -207,7 +207,7 @@ impl Listener {
     ) -> Self {
         let (sockets, servers) = (context.sockets.clone(), Arc::clone(&context.servers));
         let config = Config {
-            start: ResponseStart::Early,
+            kind: ListenerKind::Private,
             ..config(Scope::AllServers, ConnectionBudget::new(limit), context)
         };
         let (_, state) = watch::channel(ListenerState::No);
@@ -252,7 +252,7 @@ fn config(scope: Scope, budget: Arc<ConnectionBudget>, context: &Context) -> Con
         callers,
         allowed,
         limits: Limits { drain: FINISH_REQUESTS, hand_over: PASS_CONNECTIONS, ..Limits::default() },
-        start: ResponseStart::Late,
+        kind: ListenerKind::Public,
         budget,
         store: None,
         version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -88,6 +88,11 @@ impl Parser {
         Ok(())
     }
 
+    /// How many bytes of an unfinished event there are.
+    pub fn buffered(&self) -> usize {
+        self.line.len() + self.data.len()
+    }
+
     /// From where the stream can be resumed: the id of the last event, dispatched or empty.
     pub fn last_event_id(&self) -> Option<&str> {
         self.last_event_id.as_deref()

@@ -77,6 +77,14 @@ impl Response {
         head::find(&self.text, name)
     }
 
+    /// The length of the rest of the body, if the server has sent it.
+    pub fn remaining(&self) -> Option<u64> {
+        match self.body {
+            Body::Length(left) => Some(left),
+            Body::Chunked(_) | Body::UntilClose | Body::Closed => None,
+        }
+    }
+
     /// The rest of the body, at most `limit` bytes. Given up before it is done, it takes what it
     /// has read with it.
     pub async fn bytes(&mut self, limit: usize) -> Result<Bytes, BodyError> {

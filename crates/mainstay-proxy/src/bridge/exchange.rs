@@ -6,13 +6,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::{Instant, timeout};
 
-use super::link::{Failed, Link, OpenRequest, OpenSession};
+use super::link::{Failed, Link, OpenRequest};
 use super::messages::{
     ABSENT, LOST_REPEATEDLY, RequestInfo, STOPPED, UNKNOWN_EFFECT, is_harmless, refused,
 };
+use super::order::Place;
+use super::output::{EventReader, Memory};
 use crate::client::{ContentType, Method, Request, Response};
 use crate::frame::{InitializeResult, Kind, Parsed};
-use crate::sse::Parser;
 
 /// How long a request that may have had an effect waits for a daemon.
 const UNKNOWN_EFFECT_TIMEOUT: Duration = Duration::from_secs(8);
@@ -32,6 +33,7 @@ pub(super) struct Exchange {
     /// None for a request that an earlier bridge sent.
     message: Option<Parsed>,
     received: Instant,
+    place: Option<Place>,
     /// How often the response was lost, and when that happened last.
     losses: u8,
     lost_at: Option<Instant>,
@@ -44,6 +46,8 @@ pub(super) struct Exchange {
     session: Option<String>,
     stream: Option<Response>,
     answer: Option<Bytes>,
+    /// For the answer.
+    memory: Memory,
 }
 
 /// The outcome of `initialize`.
@@ -54,9 +58,16 @@ pub(super) struct Opened {
 }
 
 impl Exchange {
-    pub(super) fn new(link: &Arc<Link>, message: Parsed, received: Instant) -> Self {
-        let info = info_of(&message);
-        Self::with(link, link.add(info), Some(message), received)
+    pub(super) fn new(
+        link: &Arc<Link>,
+        message: Parsed,
+        received: Instant,
+        place: Option<Place>,
+    ) -> Self {
+        let request = link.add(info_of(&message));
+        let mut exchange = Self::with(link, request, Some(message), received);
+        exchange.place = place;
+        exchange
     }
 
     /// A request that an earlier bridge sent, with the last event of its stream.
@@ -86,6 +97,7 @@ impl Exchange {
             request,
             message,
             received,
+            place: None,
             losses: 0,
             lost_at: None,
             last_event: None,
@@ -94,17 +106,22 @@ impl Exchange {
             session: None,
             stream: None,
             answer: None,
+            memory: None,
         }
     }
 
-    /// Sends the request until its response begins. Returns whether the response is a stream that is to be
-    /// [followed](Self::follow).
-    pub(super) async fn begin(&mut self) -> bool {
-        self.send().await;
-        if self.stream.is_none() {
-            self.write_answer().await;
+    /// Sends the request, and passes on the messages of its response.
+    pub(super) async fn run(mut self) {
+        let link = Arc::clone(&self.link);
+        tokio::select! {
+            biased;
+            () = self.send() => {}
+            () = link.left() => return,
         }
-        self.stream.is_some()
+        if self.stream.is_some() {
+            return self.follow().await;
+        }
+        self.write_answer().await;
     }
 
     /// Passes on the messages of the response, and then the answer.
@@ -151,16 +168,11 @@ impl Exchange {
                 self.refuse(LOST_REPEATEDLY);
                 return;
             }
-            let session = self.link.session().filter(|_| !self.is_hidden);
-            let deadline = self.deadline();
-            let failed = match self.attempt(session.as_deref(), deadline).await {
-                Ok(response) if response.status() == 404 && session.is_some() => {
-                    if let Some(session) = session {
-                        self.link.reopen(&session).await;
-                    }
-                    continue;
-                }
+            let failed = match self.attempt().await {
                 Ok(response) => {
+                    if let Some(place) = &self.place {
+                        place.set_begun();
+                    }
                     if self.receive(response).await {
                         return;
                     }
@@ -182,22 +194,22 @@ impl Exchange {
         }
     }
 
-    async fn attempt(
-        &self,
-        session: Option<&OpenSession>,
-        deadline: Instant,
-    ) -> Result<Response, Failed> {
+    async fn attempt(&self) -> Result<Response, Failed> {
+        let (place, deadline) = (self.place.as_ref(), self.deadline());
         let mut headers = Vec::new();
         headers.extend(self.last_event.as_deref().map(|event| ("last-event-id", event)));
         let Some(message) = &self.message else {
             let get = Request { method: Method::Get, headers: &headers, body: b"" };
-            return self.link.attempt(session, get, deadline).await;
+            return self.link.attempt_in_session(place, get, deadline).await;
         };
         if self.lost_at.is_some() {
             headers.push(("mainstay-repeated", if self.was_asked { "asked" } else { "lost" }));
         }
         let post = Request { method: Method::Post, headers: &headers, body: message.text() };
-        self.link.attempt(session, post, deadline).await
+        if self.is_hidden {
+            return self.link.attempt(None, None, post, deadline).await;
+        }
+        self.link.attempt_in_session(place, post, deadline).await
     }
 
     /// Takes a response. False if it broke off.
@@ -210,7 +222,9 @@ impl Exchange {
             (202, _) => {}
             (405, _) if self.message.is_none() => {}
             (status, _) => {
-                let Ok(body) = response.bytes(self.link.max_answer()).await else { return false };
+                let read = self.link.output.read(&mut response, self.link.max_answer()).await;
+                let Some((body, memory)) = read else { return false };
+                self.memory = memory;
                 let is_answer = status == 200;
                 self.answer =
                     if is_answer { Some(body) } else { refused(&self.request.info, body) };
@@ -221,37 +235,35 @@ impl Exchange {
 
     /// Passes on the messages of the stream. False if it ended without an answer.
     async fn read_stream(&mut self) -> bool {
-        let Some(mut response) = self.stream.take() else { return false };
-        let limit = self.link.max_answer();
-        let mut parser = match &self.last_event {
-            Some(event) => Parser::resumed(limit, event.clone()),
-            None => Parser::new(limit),
-        };
-        let mut events = Vec::new();
-        while let Ok(Some(bytes)) = response.chunk().await {
-            if parser.feed(&bytes, &mut events).is_err() {
-                self.answer = self.request.info.refusal("the server's message is too long");
-                return true;
-            }
-            for event in events.drain(..).filter(|event| !event.data.is_empty()) {
-                self.last_event.clone_from(&event.id);
-                let message = Parsed::read(event.data.clone()).ok();
-                match message {
-                    Some(message) if self.request.info.is_answered_by(&message) => {
-                        self.answer = Some(event.data);
-                        // The connection is used again if all of the response was read.
-                        let _closed = timeout(STREAM_END, response.finish(limit)).await;
-                        return true;
-                    }
-                    Some(message) if message.kind() == Kind::Request => self.was_asked = true,
-                    Some(_) | None => {}
+        let Some(response) = self.stream.take() else { return false };
+        let (output, limit) = (&self.link.output, self.link.max_answer());
+        let mut events = EventReader::new(output, response, limit, self.last_event.clone());
+        loop {
+            let (event, memory) = match events.next().await {
+                Ok(Some(event)) => event,
+                Ok(None) => break,
+                Err(_) => {
+                    self.answer = self.request.info.refusal("the server's message is too long");
+                    return true;
                 }
-                if !self.is_hidden {
-                    self.link.write(event.data).await;
+            };
+            self.last_event.clone_from(&event.id);
+            match Parsed::read(event.data.clone()) {
+                Ok(message) if self.request.info.is_answered_by(&message) => {
+                    self.answer = Some(event.data);
+                    self.memory = memory;
+                    // The connection is used again if all of the response was read.
+                    let _closed = timeout(STREAM_END, events.into_response().finish(limit)).await;
+                    return true;
                 }
+                Ok(message) if message.kind() == Kind::Request => self.was_asked = true,
+                Ok(_) | Err(_) => {}
             }
-            self.last_event = parser.last_event_id().map(str::to_owned);
+            if !self.is_hidden {
+                output.write(event.data, memory).await;
+            }
         }
+        self.last_event = events.last_event_id().map(str::to_owned);
         false
     }
 
@@ -269,6 +281,9 @@ impl Exchange {
         }
         self.losses += 1;
         self.lost_at = Some(now);
+        if let Some(place) = &self.place {
+            place.set_lost();
+        }
     }
 
     fn is_harmless(&self) -> bool {
@@ -284,10 +299,11 @@ impl Exchange {
     }
 
     async fn write_answer(&mut self) {
+        self.place = None;
         if let Some(answer) = self.answer.take()
             && self.request.may_answer()
         {
-            self.link.write(answer).await;
+            self.link.output.write(answer, self.memory.take()).await;
         }
     }
 }
@@ -295,47 +311,6 @@ impl Exchange {
 impl Drop for Exchange {
     fn drop(&mut self) {
         self.link.remove(&self.request);
-    }
-}
-
-/// Passes on the answers to a batch. If they are lost, the effect of its requests is unknown.
-pub(super) async fn follow_batch(
-    link: Arc<Link>,
-    requests: Vec<Arc<OpenRequest>>,
-    mut response: Response,
-) {
-    let limit = link.max_answer();
-    if response.content_type() == ContentType::EventStream {
-        let mut parser = Parser::new(limit);
-        let mut events = Vec::new();
-        while let Ok(Some(bytes)) = response.chunk().await {
-            if parser.feed(&bytes, &mut events).is_err() {
-                break;
-            }
-            for event in events.drain(..).filter(|event| !event.data.is_empty()) {
-                if let Ok(message) = Parsed::read(event.data.clone()) {
-                    let mut answered = requests.iter();
-                    answered.find(|it| it.info.is_answered_by(&message)).map(|it| it.may_answer());
-                }
-                link.write(event.data).await;
-            }
-        }
-    } else if let Ok(body) = response.bytes(limit).await {
-        for request in &requests {
-            request.may_answer();
-        }
-        if !body.is_empty() {
-            link.write(body).await;
-        }
-    }
-    for request in &requests {
-        if !link.is_leaving()
-            && request.may_answer()
-            && let Some(answer) = request.info.refusal(UNKNOWN_EFFECT)
-        {
-            link.write(answer).await;
-        }
-        link.remove(request);
     }
 }
 

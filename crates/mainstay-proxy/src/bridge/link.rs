@@ -6,18 +6,19 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::BridgeError;
-use super::exchange::{Exchange, Opened, follow_batch};
+use super::exchange::{Exchange, Opened};
 use super::messages::{ABSENT, RequestInfo, STOPPED, UNKNOWN_EFFECT};
+use super::order::{Order, Place, SEQUENCE};
+use super::output::{EventReader, Output};
 use crate::client::{
     Client, ConnectError, ContentType, Headers, Method, Request, Response, SendError,
 };
-use crate::frame::{Method as Rpc, Parsed};
-use crate::sse::Parser;
+use crate::frame::Parsed;
 
 /// How long a message waits for a daemon.
 const HOLD: Duration = Duration::from_secs(45);
@@ -36,14 +37,15 @@ pub(super) struct Link {
     client: Client,
     /// For requests without a session.
     headers: Headers,
-    lines: mpsc::Sender<Bytes>,
+    pub(super) output: Output,
+    pub(super) order: Arc<Order>,
     max_line: usize,
     state: Mutex<State>,
     /// Held while the session is opened again.
     reopening: tokio::sync::Mutex<()>,
     failed: Notify,
     answered: Notify,
-    is_leaving: AtomicBool,
+    leaving: watch::Sender<bool>,
 }
 
 #[derive(Default)]
@@ -88,17 +90,18 @@ const COMMON: [(&str, &str); 2] =
     [("accept", "application/json, text/event-stream"), ("content-type", "application/json")];
 
 impl Link {
-    pub(super) fn new(client: Client, lines: mpsc::Sender<Bytes>, max_line: usize) -> Arc<Self> {
+    pub(super) fn new(client: Client, output: Output, max_line: usize) -> Arc<Self> {
         Arc::new(Self {
             client,
             headers: Headers::new(&COMMON).unwrap_or_default(),
-            lines,
+            output,
+            order: Arc::default(),
             max_line,
             state: Mutex::default(),
             reopening: tokio::sync::Mutex::default(),
             failed: Notify::new(),
             answered: Notify::new(),
-            is_leaving: AtomicBool::new(false),
+            leaving: watch::Sender::new(false),
         })
     }
 
@@ -113,8 +116,7 @@ impl Link {
 
     /// Writes a message to the client.
     pub(super) async fn write(&self, message: Bytes) {
-        // Without a writer the bridge ends.
-        self.lines.send(message).await.ok();
+        self.output.write(message, None).await;
     }
 
     /// Ends the bridge, and does not return: requests stay open until they are [refused](Self::refuse_open).
@@ -133,13 +135,30 @@ impl Link {
         }
     }
 
-    /// Streams that end from now on are not resumed.
+    /// Messages whose responses have not begun are not sent from now on, and streams that end are not resumed.
     pub(super) fn set_leaving(&self) {
-        self.is_leaving.store(true, Ordering::Relaxed);
+        self.leaving.send_replace(true);
     }
 
     pub(super) fn is_leaving(&self) -> bool {
-        self.is_leaving.load(Ordering::Relaxed)
+        *self.leaving.borrow()
+    }
+
+    /// Resolves when the bridge [leaves](Self::set_leaving).
+    pub(super) async fn left(&self) {
+        self.leaving.subscribe().wait_for(|is_leaving| *is_leaving).await.ok();
+    }
+
+    /// Gives an attempt up when the bridge leaves.
+    async fn unless_left(
+        &self,
+        attempt: impl Future<Output = Result<Response, Failed>>,
+    ) -> Result<Response, Failed> {
+        tokio::select! {
+            biased;
+            response = attempt => response,
+            () = self.left() => Err(Failed::Stopped),
+        }
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -185,7 +204,9 @@ impl Link {
         }
     }
 
+    /// Resolves when all messages are sent, and all requests answered.
     pub(super) async fn all_answered(&self) {
+        self.order.all_begun().await;
         loop {
             let answered = self.answered.notified();
             if self.state().requests.is_empty() {
@@ -200,20 +221,54 @@ impl Link {
         self.state().away_since.unwrap_or_else(Instant::now).max(received) + HOLD
     }
 
-    /// One attempt at a request, which waits for a connection until `deadline`. If there will be none, the bridge
-    /// [fails](Self::fail), and this does not return.
-    pub(super) async fn attempt(
-        &self,
-        session: Option<&OpenSession>,
+    /// One attempt at a message in the session of the client, which is opened again if it has ended.
+    pub(super) async fn attempt_in_session(
+        self: &Arc<Self>,
+        place: Option<&Place>,
         request: Request<'_>,
         deadline: Instant,
     ) -> Result<Response, Failed> {
-        let headers = session.map_or(&self.headers, |session| &session.headers);
-        let sent = match timeout_at(deadline, self.client.connect()).await {
-            Ok(Ok(())) => self.client.send_with(&[headers], request).await,
+        loop {
+            let session = self.session();
+            let response = self.attempt(session.as_deref(), place, request, deadline).await?;
+            match (response.status(), session) {
+                (404, Some(ended)) => self.reopen(&ended).await,
+                // An earlier message has not arrived, so this one has had no effect.
+                (425, _) => {}
+                _ => return Ok(response),
+            }
+        }
+    }
+
+    /// One attempt at a request, which waits for its turn and for a connection until `deadline`. If there will be none,
+    /// the bridge [fails](Self::fail), and this does not return.
+    pub(super) async fn attempt(
+        &self,
+        session: Option<&OpenSession>,
+        place: Option<&Place>,
+        request: Request<'_>,
+        deadline: Instant,
+    ) -> Result<Response, Failed> {
+        let connected = async {
+            if let Some(place) = place {
+                place.turn().await;
+            }
+            self.client.connect().await
+        };
+        let session = session.map_or(&self.headers, |session| &session.headers);
+        let sent = match timeout_at(deadline, connected).await {
+            Ok(Ok(())) => {
+                let sequence = place.map(Place::sequence);
+                let mut headers = request.headers.to_vec();
+                headers.extend(sequence.as_deref().map(|sequence| (SEQUENCE, sequence)));
+                self.client.send_with(&[session], Request { headers: &headers, ..request }).await
+            }
             Ok(Err(error)) => Err(error),
             Err(_) => return Err(Failed::NotSent),
         };
+        // Without a response, the next daemon may be another one.
+        let is_ordered = sent.as_ref().is_ok_and(|response| response.header(SEQUENCE).is_some());
+        self.order.set_kept_by_daemon(is_ordered);
         let failed = match sent {
             Ok(response) => {
                 self.state().away_since = None;
@@ -243,7 +298,7 @@ impl Link {
         received: Instant,
         tasks: &mut Tasks,
     ) {
-        let opened = Exchange::new(self, initialize.clone(), received).open().await;
+        let opened = Exchange::new(self, initialize.clone(), received, None).open().await;
         let Some(Opened { answer, session }) = opened else { return };
         if let Some((id, version)) = session {
             let mut state = self.state();
@@ -290,25 +345,24 @@ impl Link {
         if let Some(initialized) = initialized {
             // If it is lost, the first request stands in for it.
             let post = Request { method: Method::Post, headers: &[], body: &initialized };
-            drop(self.attempt(Some(&session), post, Instant::now() + SLOW_RETRY_INTERVAL).await);
+            let deadline = Instant::now() + SLOW_RETRY_INTERVAL;
+            drop(self.attempt(Some(&session), None, post, deadline).await);
         }
         self.state().session = Some(Arc::new(session));
     }
 
+    /// Keeps the client's `notifications/initialized`.
+    pub(super) fn set_initialized(&self, message: &Parsed) {
+        self.state().initialized = Some(message.text().clone());
+    }
+
     /// Sends a notification, or an answer to the server. Sending it twice does no harm.
-    pub(super) async fn notify(self: &Arc<Self>, message: Parsed, received: Instant) {
-        if message.method() == Some(&Rpc::Initialized) {
-            self.state().initialized = Some(message.text().clone());
-        }
+    pub(super) async fn notify(self: Arc<Self>, message: Parsed, received: Instant, place: Place) {
         let post = Request { method: Method::Post, headers: &[], body: message.text() };
         loop {
-            let (session, deadline) = (self.session(), self.deadline(received));
-            match self.attempt(session.as_deref(), post, deadline).await {
-                Ok(response) if response.status() == 404 && session.is_some() => {
-                    if let Some(session) = session {
-                        self.reopen(&session).await;
-                    }
-                }
+            let deadline = self.deadline(received);
+            let attempt = self.attempt_in_session(Some(&place), post, deadline);
+            match self.unless_left(attempt).await {
                 Ok(_) | Err(Failed::Stopped) => return,
                 Err(Failed::NotSent | Failed::Lost) if Instant::now() >= deadline => return,
                 Err(Failed::NotSent | Failed::Lost) => self.pause().await,
@@ -316,27 +370,23 @@ impl Link {
         }
     }
 
-    /// Sends a batch, or what is not a message. A batch that was lost is not sent again.
+    /// Sends a batch, or what is not a message, and passes on the answers. A batch that was lost is not sent again.
     pub(super) async fn send_batch(
-        self: &Arc<Self>,
+        self: Arc<Self>,
         text: Bytes,
-        requests: Vec<RequestInfo>,
+        requests: Vec<Arc<OpenRequest>>,
         received: Instant,
-        tasks: &mut Tasks,
+        place: Place,
     ) {
         let post = Request { method: Method::Post, headers: &[], body: &text };
         let why = loop {
-            let (session, deadline) = (self.session(), self.deadline(received));
-            match self.attempt(session.as_deref(), post, deadline).await {
-                Ok(response) if response.status() == 404 && session.is_some() => {
-                    if let Some(session) = session {
-                        self.reopen(&session).await;
-                    }
-                }
+            let deadline = self.deadline(received);
+            let attempt = self.attempt_in_session(Some(&place), post, deadline);
+            match self.unless_left(attempt).await {
                 Ok(response) => {
-                    let open = requests.into_iter().map(|info| self.add(info)).collect();
-                    tasks.spawn(follow_batch(Arc::clone(self), open, response));
-                    return;
+                    drop(place);
+                    self.follow_batch(&requests, response).await;
+                    break UNKNOWN_EFFECT;
                 }
                 Err(Failed::Lost) => break UNKNOWN_EFFECT,
                 Err(Failed::Stopped) => break STOPPED,
@@ -344,8 +394,39 @@ impl Link {
                 Err(Failed::NotSent) => self.pause().await,
             }
         };
-        for answer in requests.iter().filter_map(|request| request.refusal(why)) {
-            self.write(answer).await;
+        for request in &requests {
+            if !self.is_leaving()
+                && request.may_answer()
+                && let Some(answer) = request.info.refusal(why)
+            {
+                self.write(answer).await;
+            }
+            self.remove(request);
+        }
+    }
+
+    /// Passes on the answers to a batch.
+    async fn follow_batch(&self, requests: &[Arc<OpenRequest>], mut response: Response) {
+        if response.content_type() == ContentType::EventStream {
+            let mut events = EventReader::new(&self.output, response, self.max_answer(), None);
+            while let Ok(Some((event, memory))) = events.next().await {
+                if let Ok(message) = Parsed::read(event.data.clone())
+                    && let Some(request) =
+                        requests.iter().find(|it| it.info.is_answered_by(&message))
+                {
+                    request.may_answer();
+                }
+                self.output.write(event.data, memory).await;
+            }
+        } else if let Some((body, memory)) =
+            self.output.read(&mut response, self.max_answer()).await
+        {
+            for request in requests {
+                request.may_answer();
+            }
+            if !body.is_empty() {
+                self.output.write(body, memory).await;
+            }
         }
     }
 
@@ -355,7 +436,8 @@ impl Link {
         if let Some(session) = session {
             let delete = Request { method: Method::Delete, headers: &[], body: b"" };
             // If it is lost, the session ends when it has not been used for long enough.
-            drop(self.attempt(Some(&session), delete, Instant::now() + RETRY_INTERVAL).await);
+            let deadline = Instant::now() + RETRY_INTERVAL;
+            drop(self.attempt(Some(&session), None, delete, deadline).await);
         }
     }
 
@@ -414,8 +496,8 @@ async fn listen(link: Arc<Link>) {
         let headers = last_event.as_deref().map(|event| [("last-event-id", event)]);
         let headers = headers.as_ref().map_or(&[][..], |headers| &headers[..]);
         let get = Request { method: Method::Get, headers, body: b"" };
-        if let Ok(response) = link.attempt(Some(&session), get, Instant::now() + RESTART_TIME).await
-        {
+        let deadline = Instant::now() + RESTART_TIME;
+        if let Ok(response) = link.attempt(Some(&session), None, get, deadline).await {
             last_event = match (response.status(), response.content_type()) {
                 (200, ContentType::EventStream) => {
                     receive_events(&link, response, last_event.take()).await
@@ -432,26 +514,17 @@ async fn listen(link: Arc<Link>) {
     }
 }
 
-/// Passes on events until the stream ends; gives the last one.
+/// Passes on events until the stream ends. Returns the last one.
 async fn receive_events(
     link: &Link,
-    mut response: Response,
+    response: Response,
     last_event: Option<String>,
 ) -> Option<String> {
-    let mut parser = match last_event {
-        Some(event) => Parser::resumed(link.max_answer(), event),
-        None => Parser::new(link.max_answer()),
-    };
-    let mut events = Vec::new();
-    while let Ok(Some(bytes)) = response.chunk().await {
-        if parser.feed(&bytes, &mut events).is_err() {
-            break;
-        }
-        for event in events.drain(..).filter(|event| !event.data.is_empty()) {
-            link.write(event.data).await;
-        }
+    let mut events = EventReader::new(&link.output, response, link.max_answer(), last_event);
+    while let Ok(Some((event, memory))) = events.next().await {
+        link.output.write(event.data, memory).await;
     }
-    parser.last_event_id().map(str::to_owned)
+    events.last_event_id().map(str::to_owned)
 }
 
 /// The text of a JSON-RPC error.

@@ -1,7 +1,7 @@
 //! Connects a client that speaks MCP over standard input and output to the HTTP front.
 //!
-//! Every message of the client becomes a POST. The next one is sent when the response to the last one has begun, so the
-//! server gets messages in the order of the client. A GET receives what belongs to no request.
+//! Every message of the client becomes a POST, with a number by which the front restores the order ([`order`]). A GET
+//! receives what belongs to no request. A client that does not read is sent no more than fits in memory ([`output`]).
 //!
 //! The daemon may be killed, replaced or away. A connection that breaks is made again, and a request whose response was
 //! lost is sent again with the last event that was received. The front then continues the stream, or decides by the
@@ -14,6 +14,8 @@ mod exchange;
 mod lines;
 mod link;
 mod messages;
+mod order;
+mod output;
 mod queue;
 
 use std::convert::Infallible;
@@ -23,8 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufWriter};
-use tokio::sync::mpsc;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -32,13 +33,11 @@ use self::exchange::Exchange;
 use self::lines::{Incoming, Lines};
 use self::link::{Link, Tasks};
 use self::messages::{Content, too_long};
+use self::output::{Output, write_lines};
 use self::queue::{Queue, Queued};
 use crate::client::{Client, ConnectError};
-use crate::frame::{self, INVALID_REQUEST, Kind, Method};
+use crate::frame::{self, INVALID_REQUEST, Kind, Method, Parsed};
 use mainstay_session::NOT_INITIALIZED;
-
-/// How many lines wait to be written to the client.
-const OUTGOING: usize = 64;
 
 /// How long the last answers are waited for when the client has closed its input.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
@@ -49,8 +48,8 @@ const CLOSE: Duration = Duration::from_secs(1);
 /// The answer to requests that were not answered by then.
 const CLOSED: &str = "the connection was closed before there was an answer";
 
-/// How long a message that is being sent may take when another daemon takes over.
-const LAST_MESSAGE: Duration = Duration::from_millis(200);
+/// How long messages that are being sent may take when another daemon takes over.
+const LAST_MESSAGES: Duration = Duration::from_millis(200);
 
 /// Why a bridge ended early.
 #[derive(Debug, thiserror::Error)]
@@ -96,10 +95,10 @@ pub async fn run(
     (input, output): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin),
     leave: impl Future<Output = ()>,
 ) -> Result<Ended, BridgeError> {
-    let (lines, outgoing) = mpsc::channel(OUTGOING);
-    let link = Link::new(client, lines, max_line);
+    let (output_queue, messages) = Output::new();
+    let link = Link::new(client, output_queue, max_line);
     let mut carried = pin!(carry(link, resumed, Lines::new(input, max_line), leave));
-    let mut written = pin!(write_lines(outgoing, output));
+    let mut written = pin!(write_lines(messages, output));
     tokio::select! {
         written = &mut written => {
             let gone = || io::ErrorKind::BrokenPipe.into();
@@ -110,24 +109,6 @@ pub async fn run(
             ended
         }
     }
-}
-
-/// Writes each message as a line, until there is nobody to send another one.
-async fn write_lines(
-    mut messages: mpsc::Receiver<Bytes>,
-    output: impl AsyncWrite + Unpin,
-) -> io::Result<()> {
-    let mut output = BufWriter::new(output);
-    while let Some(message) = messages.recv().await {
-        let mut next = Some(message);
-        while let Some(message) = next {
-            output.write_all(&frame::in_one_line(message)).await?;
-            output.write_all(b"\n").await?;
-            next = messages.try_recv().ok();
-        }
-        output.flush().await?;
-    }
-    Ok(())
 }
 
 async fn carry(
@@ -182,14 +163,15 @@ async fn receive_all(
     queue: &Queue,
     mut input: Lines<impl AsyncRead + Unpin>,
 ) -> Infallible {
+    let mut lines = 0;
     loop {
         queue.room().await;
         match input.next().await {
-            Ok(Incoming::Line(text)) => receive(link, queue, text.into()).await,
+            Ok(Incoming::Line(text)) => receive(link, queue, text.into(), &mut lines).await,
             Ok(Incoming::TooLong) => link.write(too_long(link.max_line())).await,
             // The last message may come without the end of its line.
             Ok(Incoming::End(rest)) => {
-                receive(link, queue, rest.into()).await;
+                receive(link, queue, rest.into(), &mut lines).await;
                 break;
             }
             // A client that cannot be read has ended too.
@@ -200,10 +182,11 @@ async fn receive_all(
     std::future::pending().await
 }
 
-async fn receive(link: &Link, queue: &Queue, text: Bytes) {
+async fn receive(link: &Link, queue: &Queue, text: Bytes, lines: &mut u64) {
     if text.trim_ascii().is_empty() {
         return;
     }
+    *lines += 1;
     let content = Content::read(text);
     if let Content::Message(message) = &content {
         match (message.method(), message.id()) {
@@ -222,10 +205,10 @@ async fn receive(link: &Link, queue: &Queue, text: Bytes) {
             _ => {}
         }
     }
-    queue.push(Queued { content, received: Instant::now() });
+    queue.push(Queued { content, received: Instant::now(), lines: *lines });
 }
 
-/// Sends the client's messages, one after the other.
+/// Sends the client's messages.
 async fn send_all(
     link: &Arc<Link>,
     queue: &Queue,
@@ -233,69 +216,81 @@ async fn send_all(
     leave: impl Future<Output = ()>,
 ) -> Ended {
     let mut leave = pin!(leave);
-    let mut taken = 0;
+    let next = async || {
+        link.order.room().await;
+        link.output.room().await;
+        queue.next().await
+    };
     loop {
-        let queued = tokio::select! {
-            biased;
-            () = &mut leave => return left(link, tasks, taken).await,
-            queued = queue.next() => queued,
+        let sent = async {
+            let Some(queued) = next().await else { return false };
+            send(link, queued, tasks).await;
+            true
         };
-        let Some(queued) = queued else { break };
-        let mut sent = Box::pin(send(link, queued, tasks));
-        let leaves = tokio::select! {
+        tokio::select! {
             biased;
-            () = &mut sent => None,
-            () = &mut leave => Some(timeout(LAST_MESSAGE, &mut sent).await.is_ok()),
-        };
-        drop(sent);
-        if let Some(is_sent) = leaves {
-            return left(link, tasks, taken + u64::from(is_sent)).await;
+            () = &mut leave => break,
+            is_sent = sent => if !is_sent {
+                link.all_answered().await;
+                return Ended::Done;
+            }
         }
-        taken += 1;
+        while tasks.try_join_next().is_some() {}
     }
-    link.all_answered().await;
-    Ended::Done
-}
-
-/// Waits for what comes on the streams until they end.
-async fn left(link: &Link, tasks: &mut Tasks, taken: u64) -> Ended {
+    let _late = timeout(LAST_MESSAGES, link.order.all_begun()).await;
+    let taken = link.order.lines();
     link.set_leaving();
+    // What comes on the streams until they end is passed on.
     while tasks.join_next().await.is_some() {}
     Ended::Left { taken }
 }
 
 async fn send(link: &Arc<Link>, queued: Queued, tasks: &mut Tasks) {
-    let Queued { content, received } = queued;
-    match content {
-        Content::Message(message) => match message.kind() {
-            Kind::Request if message.method() == Some(&Method::Initialize) && !link.is_open() => {
-                link.open(message, received, tasks).await;
+    let Queued { content, received, lines } = queued;
+    let (text, requests) = match content {
+        Content::Message(message) => {
+            return send_message(link, message, received, lines, tasks).await;
+        }
+        Content::Batch { text, requests } => (text, requests),
+        Content::Garbled(text) => (text, Vec::new()),
+    };
+    let requests = requests.into_iter().map(|info| link.add(info)).collect();
+    let sent = Arc::clone(link).send_batch(text, requests, received, link.order.place(lines));
+    tasks.spawn(sent);
+}
+
+async fn send_message(
+    link: &Arc<Link>,
+    message: Parsed,
+    received: Instant,
+    lines: u64,
+    tasks: &mut Tasks,
+) {
+    let is_initialize = message.method() == Some(&Method::Initialize);
+    match message.kind() {
+        Kind::Request if is_initialize && !link.is_open() => {
+            link.open(message, received, tasks).await;
+        }
+        Kind::Request if !link.is_open() && message.method() != Some(&Method::Discover) => {
+            let id = message.id();
+            if let Some(answer) = id.map(|id| frame::error(id, INVALID_REQUEST, NOT_INITIALIZED)) {
+                link.write(answer).await;
             }
-            Kind::Request if !link.is_open() && message.method() != Some(&Method::Discover) => {
-                let id = message.id();
-                if let Some(answer) =
-                    id.map(|id| frame::error(id, INVALID_REQUEST, NOT_INITIALIZED))
-                {
-                    link.write(answer).await;
-                }
+        }
+        Kind::Request => {
+            let place = Some(link.order.place(lines));
+            tasks.spawn(Exchange::new(link, message, received, place).run());
+            if is_initialize {
+                // Until then nothing else may be sent.
+                link.all_answered().await;
             }
-            Kind::Request => {
-                let is_initialize = message.method() == Some(&Method::Initialize);
-                let mut exchange = Exchange::new(link, message, received);
-                if exchange.begin().await {
-                    if is_initialize {
-                        // Until then nothing else may be sent.
-                        return exchange.follow().await;
-                    }
-                    while tasks.try_join_next().is_some() {}
-                    tasks.spawn(exchange.follow());
-                }
+        }
+        Kind::Notification | Kind::Result | Kind::Error => {
+            if message.method() == Some(&Method::Initialized) {
+                link.set_initialized(&message);
             }
-            Kind::Notification | Kind::Result | Kind::Error => {
-                link.notify(message, received).await;
-            }
-        },
-        Content::Batch { text, requests } => link.send_batch(text, requests, received, tasks).await,
-        Content::Garbled(text) => link.send_batch(text, Vec::new(), received, tasks).await,
+            let sent = Arc::clone(link).notify(message, received, link.order.place(lines));
+            tasks.spawn(sent);
+        }
     }
 }

@@ -18,6 +18,8 @@ const BYTES: usize = 16 << 20;
 pub(super) struct Queued {
     pub(super) content: Content,
     pub(super) received: Instant,
+    /// How many lines the client has sent up to this one.
+    pub(super) lines: u64,
 }
 
 #[derive(Debug, Default)]
@@ -127,7 +129,7 @@ mod tests {
 
     fn queued(text: &str) -> Queued {
         let content = Content::read(Bytes::copy_from_slice(text.as_bytes()));
-        Queued { content, received: Instant::now() }
+        Queued { content, received: Instant::now(), lines: 0 }
     }
 
     fn request(id: u32) -> Queued {

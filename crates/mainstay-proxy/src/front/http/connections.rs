@@ -11,6 +11,7 @@ use tracing::{debug, info};
 
 use super::connection_state::ConnectionState;
 use super::eviction::{SWEEP_TICKS, TICK, TickClock, select_for_eviction};
+use super::{Config, ListenerKind};
 use crate::intake_gate::IntakeGate;
 
 /// The memory for large bodies that are being read at the same time, in KiB.
@@ -78,6 +79,7 @@ pub(super) struct Connections<T> {
     tasks: JoinSet<T>,
     all: HashMap<Id, Connection>,
     budget: Arc<ConnectionBudget>,
+    kind: ListenerKind,
     clock: Arc<TickClock>,
     /// When the clock was advanced.
     advanced: Instant,
@@ -98,11 +100,12 @@ struct Connection {
 }
 
 impl<T: Send + 'static> Connections<T> {
-    pub(super) fn new(budget: &Arc<ConnectionBudget>) -> Self {
+    pub(super) fn new(config: &Config) -> Self {
         Self {
             tasks: JoinSet::new(),
             all: HashMap::new(),
-            budget: Arc::clone(budget),
+            budget: Arc::clone(&config.budget),
+            kind: config.kind,
             clock: Arc::default(),
             advanced: Instant::now(),
             count: 0,
@@ -174,7 +177,12 @@ impl<T: Send + 'static> Connections<T> {
     pub(super) fn sweep(&mut self) {
         self.advance_clock();
         let nearly_full = self.budget.is_nearly_full();
-        let is_overdue = |it: &&mut Connection| it.conn.activity().is_overdue(nearly_full);
+        let is_private = self.kind == ListenerKind::Private;
+        let is_overdue = |it: &&mut Connection| {
+            let activity = it.conn.activity();
+            // `connect` limits what it reads ahead of its client, which may be suspended.
+            activity.is_overdue(nearly_full) && !(is_private && activity.blocked.is_some())
+        };
         let mut overdue = 0;
         for connection in self.all.values_mut().filter(is_overdue) {
             overdue += usize::from(connection.close());

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use super::body::{Body, Opening, Source};
 use super::head::{self, Accept, LAST_EVENT_ID};
 use super::reply::{self, Refusal};
-use super::{Front, ResponseStart};
+use super::{Front, ListenerKind};
 use crate::server::{Lookup, Session};
 
 pub(super) async fn get(
@@ -51,7 +51,7 @@ pub(super) fn general(
     event: Option<EventId>,
     opening: Opening,
 ) -> Option<Body> {
-    let is_connect = front.config.start == ResponseStart::Early;
+    let is_connect = front.config.kind == ListenerKind::Private;
     let reader = session.listen(start, is_connect)?;
     let event = event.or_else(|| session.general_event())?;
     Some(Body::general(Source::new(session, reader, event), opening, front.ended()))

@@ -31,6 +31,7 @@ mod io;
 mod listener;
 mod post;
 mod reply;
+mod sequence;
 mod serve;
 mod socket;
 mod store;
@@ -50,6 +51,7 @@ use self::caller::Caller;
 use self::connection_state::ConnectionState;
 use self::post::Taken;
 use self::reply::Refusal;
+use self::sequence::{SEQUENCE, Sequences};
 use self::store::{ACCEPTED, ANSWERING, id_to_record};
 use super::ProtocolVersion;
 use crate::Servers;
@@ -77,8 +79,8 @@ pub struct Config {
     pub allowed: Allowed,
     /// What is too much.
     pub limits: Limits,
-    /// When responses begin.
-    pub start: ResponseStart,
+    /// Which clients it is for.
+    pub kind: ListenerKind,
     /// Limits the connections; further ones wait in the accept queue.
     pub budget: Arc<ConnectionBudget>,
     /// Keeps connections open when this daemon is killed.
@@ -96,21 +98,25 @@ pub enum Scope {
     One(String),
 }
 
-/// When the response to a request begins that is not answered at once.
+/// Which clients a listener is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ResponseStart {
-    /// After 150 ms. Until then the answer can be plain JSON, which some clients handle better than events.
-    Late,
-    /// After 2 ms, with an event from which it can be resumed: `mainstay connect` sends the next message only when it
-    /// knows that this one has arrived.
-    Early,
+pub enum ListenerKind {
+    /// All that reach a TCP port.
+    Public,
+    /// `mainstay connect`, at the control socket.
+    Private,
 }
 
-impl ResponseStart {
-    fn delay(self) -> Duration {
+impl ListenerKind {
+    /// When the response to a request begins that is not answered yet.
+    fn response_delay(self, is_numbered: bool) -> Duration {
         match self {
-            Self::Late => DURABLE,
-            Self::Early => Duration::from_millis(2),
+            // Until then the answer can be plain JSON, which some clients handle better than events.
+            Self::Public => DURABLE,
+            // `connect` then knows that the message has arrived.
+            Self::Private if is_numbered => Duration::from_millis(50),
+            // A `connect` without numbers sends the next message only then.
+            Self::Private => Duration::from_millis(2),
         }
     }
 }
@@ -143,13 +149,16 @@ impl Default for Limits {
 struct Front {
     core: Arc<Servers>,
     config: Config,
+    /// Only for the private listener: others have no right to delay messages.
+    sequences: Option<Sequences>,
     /// Set when the end has begun.
     ending: watch::Sender<Option<Drain>>,
 }
 
 impl Front {
     fn new(core: Arc<Servers>, config: Config) -> Self {
-        Self { core, config, ending: watch::Sender::new(None) }
+        let sequences = (config.kind == ListenerKind::Private).then(Sequences::default);
+        Self { core, config, sequences, ending: watch::Sender::new(None) }
     }
 
     /// Resolves when the end begins.
@@ -164,10 +173,10 @@ impl Front {
 
     /// How an event stream begins for clients of this version.
     fn opening(&self, version: Option<ProtocolVersion>) -> body::Opening {
-        match self.config.start {
-            ResponseStart::Early => body::Opening::Priming,
-            ResponseStart::Late if head::has_priming(version) => body::Opening::Priming,
-            ResponseStart::Late => body::Opening::FirstMessage,
+        match self.config.kind {
+            ListenerKind::Private => body::Opening::Priming,
+            ListenerKind::Public if head::has_priming(version) => body::Opening::Priming,
+            ListenerKind::Public => body::Opening::FirstMessage,
         }
     }
 }
@@ -210,6 +219,9 @@ async fn handle(
     };
     if let Some(origin) = origin {
         cors::allow(response.headers_mut(), origin);
+    }
+    if front.sequences.is_some() {
+        response.headers_mut().insert(SEQUENCE, HeaderValue::from_static("ordered"));
     }
     if response.version() == Version::HTTP_10 {
         conn.end_with_response();

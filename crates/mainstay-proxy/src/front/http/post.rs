@@ -23,6 +23,7 @@ use super::get;
 use super::head::{self, Accept, SESSION_ID, header};
 use super::hold;
 use super::reply::{self, Refusal};
+use super::sequence::{self, Turn};
 use super::{DURABLE, Front};
 use crate::frame::{self, Frame, FrameError, Id, Kind, Method, Outcome, Parsed};
 use crate::front::ProtocolVersion;
@@ -72,10 +73,14 @@ pub(super) async fn take(
         let id = head::session_id(headers)?;
         front.core.find(server, id, if_lost).await.map_err(Refusal::Lookup)
     };
-    let session = async || find(Some(head::version(headers))).await;
+    let session = async || {
+        let session = find(Some(head::version(headers))).await?;
+        Ok((session, sequence::turn(front, headers).await?))
+    };
     if is_batch(&text) {
         version?;
-        return take_batch(session().await?, accept, &text);
+        let (session, turn) = session().await?;
+        return take_batch(session, turn, accept, &text);
     }
     let message = parse(text).await.map_err(Refusal::Frame)?;
     if message.method() == Some(&Method::Discover) && !headers.contains_key(SESSION_ID) {
@@ -95,7 +100,7 @@ pub(super) async fn take(
             }
         }
         Kind::Request => {
-            let session = session().await?;
+            let (session, turn) = session().await?;
             let is_json_until_close = head::is_json_until_close(headers, accept);
             let repeated = head::repeated(headers);
             if repeated.is_some()
@@ -105,13 +110,14 @@ pub(super) async fn take(
             }
             let (id, version) = (id_of(&message), session.version());
             let asked =
-                Asked { session, id, accept, version, is_json_until_close, initialize: None };
+                Asked { session, id, accept, version, is_json_until_close, initialize: None, turn };
             let arrival =
                 repeated.map_or(Arrival::New, |was_asked| Arrival::Repeated { was_asked });
             Ok(Taken::Request(asked, Request::One(message, arrival)))
         }
         Kind::Notification | Kind::Result | Kind::Error => {
-            session().await?.post(&message);
+            let (session, _turn) = session().await?;
+            session.post(&message);
             Ok(Taken::Done(reply::empty(StatusCode::ACCEPTED)))
         }
     }
@@ -157,6 +163,7 @@ pub(super) struct Asked {
     pub(super) is_json_until_close: bool,
     /// The text of an `initialize`.
     pub(super) initialize: Option<Bytes>,
+    turn: Option<Turn>,
 }
 
 impl Asked {
@@ -168,6 +175,7 @@ impl Asked {
             version: client_version(message),
             is_json_until_close: false,
             initialize: Some(message.text().clone()),
+            turn: None,
         }
     }
 }
@@ -188,7 +196,12 @@ fn initialize(
     }
 }
 
-fn take_batch(session: Session, accept: Accept, text: &Bytes) -> Result<Taken, Refusal> {
+fn take_batch(
+    session: Session,
+    turn: Option<Turn>,
+    accept: Accept,
+    text: &Bytes,
+) -> Result<Taken, Refusal> {
     let version = session.version();
     let Batch { requests, others } = Batch::read(text, version).map_err(Refusal::Batch)?;
     for message in others {
@@ -198,7 +211,7 @@ fn take_batch(session: Session, accept: Accept, text: &Bytes) -> Result<Taken, R
         return Ok(Taken::Done(reply::empty(StatusCode::ACCEPTED)));
     }
     let (id, is_json_until_close) = (None, false);
-    let asked = Asked { session, id, accept, version, is_json_until_close, initialize: None };
+    let asked = Asked { session, id, accept, version, is_json_until_close, initialize: None, turn };
     Ok(Taken::Request(asked, Request::Batch(requests)))
 }
 
@@ -207,7 +220,12 @@ const FAILED: &str = "Mainstay failed to answer this request; its effect is unkn
     The cause is in the daemon's log.";
 
 /// Sends a request to its session, and waits for the answer for a short while.
-async fn ask(front: &Front, asked: Asked, request: Request, headers: HeaderMap) -> Response<Body> {
+async fn ask(
+    front: &Front,
+    mut asked: Asked,
+    request: Request,
+    headers: HeaderMap,
+) -> Response<Body> {
     let now = Instant::now();
     let due = now + DURABLE;
     let sent = panics::catch(|| match request {
@@ -217,8 +235,10 @@ async fn ask(front: &Front, asked: Asked, request: Request, headers: HeaderMap) 
         }
         Request::Batch(messages) => asked.session.batch(messages),
     });
+    let delay = front.config.kind.response_delay(asked.turn.is_some());
+    drop(asked.turn.take());
     let Ok(mut reader) = sent else { return reply::failure(asked.id.as_deref(), FAILED) };
-    match timeout_at(now + front.config.start.delay(), poll_fn(|cx| reader.poll_ready(cx))).await {
+    match timeout_at(now + delay, poll_fn(|cx| reader.poll_ready(cx))).await {
         Ok(Ready::Answer(answer)) if asked.accept.json => plain(&asked, answer, headers),
         Ok(Ready::End) => reply::empty(StatusCode::ACCEPTED),
         Ok(Ready::Answer(_)) | Err(_) => hold::commit(front, asked, reader, due),

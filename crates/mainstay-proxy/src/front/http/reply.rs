@@ -61,6 +61,8 @@ pub(super) enum Refusal {
     TooSlow,
     #[error("too many large requests are being read at the moment; try again later")]
     TooManyLarge,
+    #[error("an earlier message of this client has not arrived")]
+    OutOfOrder,
     #[error("{0}")]
     Version(UnknownVersion),
     #[error("{0}")]
@@ -110,6 +112,7 @@ impl Refusal {
             | Self::ContentType
             | Self::ContentEncoding
             | Self::Cut
+            | Self::OutOfOrder
             | Self::Version(_)
             | Self::Frame(_)
             | Self::Batch(_)
@@ -132,6 +135,7 @@ impl Refusal {
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TooSlow => StatusCode::REQUEST_TIMEOUT,
             Self::TooManyLarge => StatusCode::TOO_MANY_REQUESTS,
+            Self::OutOfOrder => StatusCode::TOO_EARLY,
             Self::NoHost
             | Self::Cut
             | Self::Version(_)
@@ -165,6 +169,7 @@ impl Refusal {
             | Self::Cut
             | Self::TooSlow
             | Self::TooManyLarge
+            | Self::OutOfOrder
             | Self::Version(_)
             | Self::Batch(_)
             | Self::NoSessionId

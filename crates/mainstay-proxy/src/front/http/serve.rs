@@ -149,7 +149,7 @@ async fn serve_at<L: Listener>(
     stop: impl Future<Output = Drain>,
 ) -> Vec<PassedOn> {
     let front = Arc::new(Front::new(core, config));
-    let mut connections = Connections::new(&front.config.budget);
+    let mut connections = Connections::new(&front.config);
     let start = |connections: &mut Connections<_>, socket: L::Socket, caller, history: History| {
         let conn = connections.connection_state(front.core.intake_gate());
         if let (History::New, Some(store)) = (&history, &front.config.store) {

@@ -218,7 +218,7 @@ impl Seen {
 
 impl Asked {
     /// The client's id of the request: see [`call`].
-    fn id(&self) -> String {
+    pub(super) fn id(&self) -> String {
         let message: Value = serde_json::from_slice(self.message.text()).unwrap();
         message["params"]["id"].to_string()
     }

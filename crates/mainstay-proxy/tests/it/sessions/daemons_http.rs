@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use mainstay_proxy::front::http::{
-    Allowed, Callers, Config, ConnectionBudget, ConnectionStore, Drain, Limits, PassedOn, Pending,
-    ResponseStart, Scope, serve,
+    Allowed, Callers, Config, ConnectionBudget, ConnectionStore, Drain, Limits, ListenerKind,
+    PassedOn, Pending, Scope, serve,
 };
 use mainstay_proxy::{RelayNews, RelayedCall};
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ pub(super) struct Door {
 }
 
 /// A front for all servers.
-pub(super) fn config(store: Option<Arc<dyn ConnectionStore>>, start: ResponseStart) -> Config {
+pub(super) fn config(store: Option<Arc<dyn ConnectionStore>>, kind: ListenerKind) -> Config {
     Config {
         scope: Scope::AllServers,
         callers: Callers {
@@ -38,7 +38,7 @@ pub(super) fn config(store: Option<Arc<dyn ConnectionStore>>, start: ResponseSta
         },
         allowed: Allowed::default(),
         limits: Limits::default(),
-        start,
+        kind,
         budget: ConnectionBudget::new(1024),
         store,
         version: "0".to_owned(),
@@ -59,7 +59,7 @@ impl Door {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
-        let config = config(store, ResponseStart::Late);
+        let config = config(store, ListenerKind::Public);
         let stopped = async { stopped.await.unwrap_or(Drain::Finish) };
         let servers = Arc::clone(&world.servers);
         let served = tokio::spawn(serve(listener, inherited, servers, config, stopped));

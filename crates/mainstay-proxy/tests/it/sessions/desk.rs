@@ -1,11 +1,13 @@
 //! A client over lines, in front of servers.
 
 use std::future::pending;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use mainstay_proxy::bridge::{self, Resumed};
 use mainstay_proxy::client::{Client, ConnectError, Connecting, Connector, Target};
-use mainstay_proxy::front::http::{ResponseStart, serve_private};
+use mainstay_proxy::front::http::{ListenerKind, serve_private};
 use serde_json::{Value, json};
 use tokio::io::{
     AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf, split,
@@ -13,6 +15,7 @@ use tokio::io::{
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 use super::daemons_http::config;
 use super::{NAME, World};
@@ -24,19 +27,28 @@ pub(super) struct Desk {
     bridge: JoinSet<()>,
     front: JoinSet<()>,
     connections: Connections,
+    kind: ListenerKind,
 }
 
 /// Where connections to the present front go.
 type Connections = Arc<Mutex<Option<mpsc::Sender<UnixStream>>>>;
 
-/// Connects to the front of a [`Desk`].
-struct Front(Connections);
+/// Connects to the front of a [`Desk`]. Connections may be delayed by different times.
+struct Front {
+    connections: Connections,
+    max_delay: u64,
+    count: AtomicU64,
+}
 
 impl Connector for Front {
     fn connect(&self) -> Connecting<'_> {
         Box::pin(async {
             let (ours, theirs) = UnixStream::pair().unwrap();
-            let front = self.0.lock().unwrap().clone().ok_or(ConnectError::Absent)?;
+            let count = self.count.fetch_add(1, Ordering::Relaxed);
+            if let Some(delay) = (count * 7919).checked_rem(self.max_delay) {
+                sleep(Duration::from_millis(delay)).await;
+            }
+            let front = self.connections.lock().unwrap().clone().ok_or(ConnectError::Absent)?;
             front.send(theirs).await.map_err(|_| ConnectError::Absent)?;
             Ok(ours)
         })
@@ -46,50 +58,60 @@ impl Connector for Front {
 impl Desk {
     /// A client whose session is initialized, and the id of the session.
     pub(super) async fn opens(world: &World) -> (Self, String) {
-        let mut desk = Self::new(world);
+        Self::new(world).initialized(world).await
+    }
+
+    /// As [`Desk::opens`], with connections that are delayed, and listeners of this kind.
+    pub(super) async fn opens_delayed(world: &World, kind: ListenerKind) -> Self {
+        Self::with(world, None, kind, 13).initialized(world).await.0
+    }
+
+    async fn initialized(mut self, world: &World) -> (Self, String) {
         let params = json!({
             "protocolVersion": "2025-11-25",
             "capabilities": {"elicitation": {}},
             "clientInfo": {"name": "tester", "version": "1"},
         });
-        desk.asks(0, "initialize", &params).await;
-        assert_eq!(desk.reads().await["id"], 0);
-        desk.says(&json!({"method": "notifications/initialized"})).await;
+        self.asks(0, "initialize", &params).await;
+        assert_eq!(self.reads().await["id"], 0);
+        self.says(&json!({"method": "notifications/initialized"})).await;
         let id = world.notes.records().last().unwrap().id.clone();
-        (desk, id)
+        (self, id)
     }
 
     /// A client without a session.
     pub(super) fn new(world: &World) -> Self {
-        Self::with(world, None)
+        Self::with(world, None, ListenerKind::Private, 0)
     }
 
     /// A client that comes back.
     pub(super) fn resumes(world: &World, session: &str) -> Self {
         let requests = world.servers.pending(NAME, session);
-        Self::with(world, Some(Resumed { session: session.to_owned(), requests }))
+        let resumed = Resumed { session: session.to_owned(), requests };
+        Self::with(world, Some(resumed), ListenerKind::Private, 0)
     }
 
-    fn with(world: &World, resumed: Option<Resumed>) -> Self {
+    fn with(world: &World, resumed: Option<Resumed>, kind: ListenerKind, max_delay: u64) -> Self {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         let (reader, writer) = split(ours);
         let connections = Connections::default();
-        let front = serve(world, &connections);
+        let front = serve(world, &connections, kind);
         let target = Target::private(&format!("/{NAME}/mcp")).unwrap();
-        let client = Client::over(target, Front(Arc::clone(&connections)));
+        let (count, to) = (AtomicU64::new(0), Arc::clone(&connections));
+        let client = Client::over(target, Front { connections: to, max_delay, count });
         let mut bridge = JoinSet::new();
         bridge.spawn(async move {
             let carried = bridge::run(client, resumed, 1 << 20, split(theirs), pending());
             // A client that goes may leave lines unread.
             carried.await.ok();
         });
-        Self { reader: BufReader::new(reader), writer, bridge, front, connections }
+        Self { reader: BufReader::new(reader), writer, bridge, front, connections, kind }
     }
 
     /// Its connections are cut, and it connects to another daemon.
     pub(super) async fn moves_to(&mut self, world: &World) {
         self.front.shutdown().await;
-        self.front = serve(world, &self.connections);
+        self.front = serve(world, &self.connections, self.kind);
     }
 
     /// Calls a tool. The server is told the id as `key`, too.
@@ -145,12 +167,12 @@ impl Desk {
 }
 
 /// Serves the servers of a world.
-fn serve(world: &World, connections: &Connections) -> JoinSet<()> {
+fn serve(world: &World, connections: &Connections, kind: ListenerKind) -> JoinSet<()> {
     let (connect, accepted) = mpsc::channel(8);
     *connections.lock().unwrap() = Some(connect);
     let (servers, mut front) = (Arc::clone(&world.servers), JoinSet::new());
     front.spawn(async move {
-        let config = config(None, ResponseStart::Early);
+        let config = config(None, kind);
         serve_private(accepted, Vec::new(), servers, config, pending()).await;
     });
     front

@@ -20,6 +20,7 @@ mod local;
 mod logging;
 mod lost_records;
 mod many_sessions;
+mod pipelining;
 mod requests;
 mod restarts;
 mod server;

@@ -1,6 +1,7 @@
 mod answers;
 mod fuzz;
 mod limits;
+mod order;
 mod resume;
 mod serving;
 mod statuses;
@@ -49,7 +50,7 @@ impl Site {
 
     fn before((fake, seen): (Arc<Fake>, Seen), config: Config) -> Self {
         let front = Arc::new(Front::new(Arc::clone(&fake.servers), config));
-        let connections = connections::Connections::new(&front.config.budget);
+        let connections = connections::Connections::new(&front.config);
         Self { fake, seen, front, connections }
     }
 
@@ -93,8 +94,8 @@ fn config(limits: Limits) -> Config {
     let callers =
         Callers { uid: us(), admit_root: true, allow_other_users: false, tokens: Arc::default() };
     let (allowed, budget) = (Allowed::default(), ConnectionBudget::new(16_384));
-    let (start, store) = (ResponseStart::Late, None);
-    Config { scope: Scope::AllServers, callers, allowed, limits, start, budget, store, version }
+    let (kind, store) = (ListenerKind::Public, None);
+    Config { scope: Scope::AllServers, callers, allowed, limits, kind, budget, store, version }
 }
 
 /// A client's end of a connection.
