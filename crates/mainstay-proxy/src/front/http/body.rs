@@ -19,17 +19,16 @@ use super::unfinished::{Form, UnfinishedResponse};
 use crate::frame;
 use crate::server::{Reader, Session};
 
-/// Something is sent at least this often, so that no client or proxy takes a stream for dead.
+/// Something is sent at least this often, so that no client or proxy considers a stream dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
-/// What a client is told to wait before it comes back, in milliseconds. The official clients give up after
-/// twice this time if they are refused, which they are not while the holder lives; and whoever's call was
-/// cut by our death should not wait long for its answer.
+/// How long clients wait before they reconnect, in milliseconds. The official clients give up after twice this time if
+/// connections are refused, which does not happen while the holder lives.
 const RETRY: &str = "retry: 1000\n";
 /// A comment without the empty line that ends an event: `httpx-sse` takes such a line for an event
 /// without data once an event had an id, and Python clients of before 2025-11-25 fail to parse it.
 const COMMENT: Bytes = Bytes::from_static(b":\n");
-/// What a client is told besides when a stream ends because another daemon takes over, which is there in a
-/// moment and does not know the stream. It has no empty line either.
+/// Sent when a stream ends because of a hand-over, and the next daemon does not know the stream. It has no empty line
+/// either.
 const SOON: Bytes = Bytes::from_static(b"retry: 250\n");
 const SPACE: Bytes = Bytes::from_static(b" ");
 /// Events up to this size are copied together; the parts of larger ones are sent one by one.
@@ -38,142 +37,29 @@ const SMALL: usize = 4096;
 /// The body of a response.
 pub(super) enum Body {
     Full(Bytes),
-    Events(Box<Events>),
-    Spaced(Box<Spaced>),
+    Streamed(Box<Streamed>),
 }
 
-/// What a body is read from.
-pub(super) struct Source {
+/// A body that is read from a stream of a session.
+pub(super) struct Streamed {
     reader: Reader,
     /// An event of the stream.
     event: EventId,
     session: Session,
+    form: Form,
     /// The request, if the next daemon repeats it.
     repeated: Option<Bytes>,
-    /// The position from which the next daemon would go on after a kill of this one.
+    /// A general stream also ends then.
+    end: Option<End>,
+    /// The position from which the next daemon would continue after a kill of this one.
     recorded_at: Option<u64>,
-}
-
-impl Source {
-    /// A stream of this session; `event` is an event of it.
-    pub(super) fn new(session: &Session, reader: Reader, event: EventId) -> Self {
-        Self { reader, event, session: session.clone(), repeated: None, recorded_at: None }
-    }
-
-    /// The same, of a request that the next daemon repeats.
-    pub(super) fn repeating(self, request: Option<Bytes>) -> Self {
-        Self { repeated: request, ..self }
-    }
-
-    /// Whether the stream ends here only because another daemon takes over.
-    fn goes_on(&self, guard: Option<&StreamGuard>) -> bool {
-        let takes_over = guard.is_some_and(|StreamGuard(conn)| conn.is_ending());
-        // A request without an answer was cancelled, or its answer is lost and the next daemon decides what to do.
-        let is_over = self.reader.state().is_some_and(|state| state.is_over);
-        takes_over && !self.reader.has_answer() && !is_over
-    }
-
-    /// Leaves the rest of the response to the next daemon, if that knows the stream.
-    fn leave(&self, guard: Option<&StreamGuard>, form: Form) -> bool {
-        let Some(StreamGuard(conn)) = guard else { return false };
-        let is_known = conn.is_passed_on() && self.goes_on(guard) && self.is_durable();
-        if is_known {
-            conn.leave_response(self.unfinished(conn, form));
-        }
-        is_known
-    }
-
-    /// Nothing more can be written now. If this daemon is killed meanwhile, the next one writes the rest.
-    fn record_resume_point(&mut self, guard: Option<&StreamGuard>, form: Form) {
-        let Some(StreamGuard(conn)) = guard else { return };
-        let position = self.reader.position();
-        if self.recorded_at != Some(position) && self.is_durable() {
-            self.recorded_at = Some(position);
-            conn.set_resume_point(&self.unfinished(conn, form));
-        }
-    }
-
-    /// Something is about to be written.
-    fn clear_resume_point(&mut self, guard: Option<&StreamGuard>) {
-        if self.recorded_at.take().is_some()
-            && let Some(StreamGuard(conn)) = guard
-        {
-            conn.clear_resume_point();
-        }
-    }
-
-    /// Whether the next daemon knows the stream.
-    fn is_durable(&self) -> bool {
-        self.reader.state().is_some_and(|state| state.is_durable)
-    }
-
-    fn unfinished(&self, conn: &ConnectionState, form: Form) -> UnfinishedResponse {
-        let text = |request: &Bytes| String::from_utf8_lossy(request).into_owned();
-        UnfinishedResponse {
-            server: self.session.server().to_owned(),
-            session: self.session.id().to_owned(),
-            event: self.event.at(self.reader.position()).to_string(),
-            form,
-            framing: conn.framing(),
-            repeated: self.repeated.as_ref().map(text),
-        }
-    }
-}
-
-impl Body {
-    pub(super) fn full(text: Bytes) -> Self {
-        Self::Full(text)
-    }
-
-    /// The stream of a request, as events.
-    pub(super) fn events(source: Source, opening: Opening) -> Self {
-        Self::Events(Box::new(Events::new(source, opening)))
-    }
-
-    /// A general stream, which also ends when `end` does.
-    pub(super) fn general(
-        source: Source,
-        opening: Opening,
-        end: impl Future<Output = Drain> + Send + 'static,
-    ) -> Self {
-        let end: Option<End> = Some(Box::pin(end));
-        Self::Events(Box::new(Events { end, ..Events::new(source, opening) }))
-    }
-
-    /// The answer alone; messages before it go to the general stream.
-    pub(super) fn spaced(source: Source) -> Self {
-        let spaced = Spaced { source, tick: tick(), is_left: false, guard: None };
-        Self::Spaced(Box::new(spaced))
-    }
-
-    /// Whether it is a general stream.
-    pub(super) fn is_general(&self) -> bool {
-        matches!(self, Self::Events(events) if events.end.is_some())
-    }
-
-    /// Returns whether the body is a stream. If so, the connection is notified when the stream ends.
-    pub(super) fn track_stream(&mut self, conn: &Arc<ConnectionState>) -> bool {
-        let guard = match self {
-            Self::Full(_) => return false,
-            Self::Events(events) => &mut events.guard,
-            Self::Spaced(spaced) => &mut spaced.guard,
-        };
-        *guard = Some(StreamGuard(Arc::clone(conn)));
-        true
-    }
-}
-
-impl Drop for Body {
-    fn drop(&mut self) {
-        let (source, guard) = match self {
-            Self::Full(_) => return,
-            Self::Events(events) => (&events.source, &events.guard),
-            Self::Spaced(spaced) => (&spaced.source, &spaced.guard),
-        };
-        if guard.as_ref().is_some_and(|StreamGuard(conn)| conn.ends_with_listener()) {
-            source.reader.end_resumption();
-        }
-    }
+    has_ended: bool,
+    /// Whether the rest is left to the next daemon.
+    is_left: bool,
+    /// The rest of the present event.
+    parts: Parts,
+    tick: Interval,
+    guard: Option<StreamGuard>,
 }
 
 /// How an event stream begins.
@@ -199,31 +85,41 @@ impl Drop for StreamGuard {
     }
 }
 
-pub(super) struct Events {
-    source: Source,
-    opening: Opening,
-    end: Option<End>,
-    has_ended: bool,
-    /// Whether the rest is left to the next daemon.
-    is_left: bool,
-    /// The rest of the present event.
-    parts: Parts,
-    tick: Interval,
-    guard: Option<StreamGuard>,
-}
-
-impl Events {
-    fn new(source: Source, opening: Opening) -> Self {
+impl Streamed {
+    /// A stream of this session; `event` is an event of it.
+    pub(super) fn new(session: &Session, reader: Reader, event: EventId, form: Form) -> Self {
+        let mut tick = interval_at(Instant::now() + KEEP_ALIVE, KEEP_ALIVE);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
-            source,
-            opening,
+            reader,
+            event,
+            session: session.clone(),
+            form,
+            repeated: None,
             end: None,
+            recorded_at: None,
             has_ended: false,
             is_left: false,
-            parts: nothing(),
-            tick: tick(),
+            parts: [const { Bytes::new() }; 3].into_iter(),
+            tick,
             guard: None,
         }
+    }
+
+    /// The same, of a request that the next daemon repeats.
+    pub(super) fn repeating(mut self, request: Option<Bytes>) -> Self {
+        self.repeated = request;
+        self
+    }
+
+    /// The same, of a general stream, which also ends when `end` does.
+    pub(super) fn until(mut self, end: impl Future<Output = Drain> + Send + 'static) -> Self {
+        self.end = Some(Box::pin(end));
+        self
+    }
+
+    pub(super) fn is_json(&self) -> bool {
+        self.form == Form::Json
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
@@ -236,17 +132,23 @@ impl Events {
         if self.is_left {
             return Poll::Pending;
         }
-        if self.opening == Opening::Priming {
-            self.opening = Opening::Over;
-            self.source.reader.event_id_sent();
-            let id = self.source.event.at(self.source.reader.position());
-            return Poll::Ready(Some(priming(&id)));
+        if self.form == Form::Events(Opening::Priming) {
+            self.form = Form::Events(Opening::Over);
+            self.reader.event_id_sent();
+            return Poll::Ready(Some(priming(&self.event.at(self.reader.position()))));
         }
-        if let Poll::Ready(item) = self.source.reader.poll_next(cx) {
-            return match item {
-                Some(item) => Poll::Ready(self.begin(&item)),
-                None => self.finish(),
-            };
+        while let Poll::Ready(item) = self.reader.poll_next(cx) {
+            match (item, self.form) {
+                (None, _) => return self.finish(),
+                (Some(item), Form::Events(opening)) => {
+                    return Poll::Ready(self.begin(&item, opening));
+                }
+                (Some(item), Form::Json) if item.is_answer => {
+                    return Poll::Ready(Some(item.message));
+                }
+                // Only the answer is JSON.
+                (Some(item), Form::Json) => self.session.push_general(item.message),
+            }
         }
         if let Some(end) = &mut self.end
             && end.as_mut().poll(cx).is_ready()
@@ -254,78 +156,101 @@ impl Events {
             return self.finish();
         }
         ready!(self.tick.poll_tick(cx));
-        Poll::Ready(Some(COMMENT))
+        Poll::Ready(Some(if self.is_json() { SPACE } else { COMMENT }))
     }
 
     /// The same, and records for the next daemon what is left to write.
     fn poll_recorded(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let polled = self.poll(cx);
-        match &polled {
-            Poll::Pending => {
-                self.source.record_resume_point(self.guard.as_ref(), Form::Events(self.opening));
+        let Some(StreamGuard(conn)) = &self.guard else { return polled };
+        let position = self.reader.position();
+        if polled.is_ready() {
+            // Something is about to be written.
+            if self.recorded_at.take().is_some() {
+                conn.clear_resume_point();
             }
-            Poll::Ready(_) => self.source.clear_resume_point(self.guard.as_ref()),
+        } else if self.recorded_at != Some(position) && self.is_durable() {
+            conn.set_resume_point(&self.unfinished(conn));
+            self.recorded_at = Some(position);
         }
         polled
     }
 
-    /// What a stream ends with. Nothing comes any more if the rest is left to the next daemon.
+    /// The end of the body, unless the rest is left to the next daemon.
     fn finish(&mut self) -> Poll<Option<Bytes>> {
-        self.is_left = self.source.leave(self.guard.as_ref(), Form::Events(self.opening));
-        if self.is_left {
+        let continues = self.continues_elsewhere();
+        if let Some(StreamGuard(conn)) = &self.guard
+            && continues
+            && conn.is_passed_on()
+            && self.is_durable()
+        {
+            conn.leave_response(self.unfinished(conn));
+            self.is_left = true;
             return Poll::Pending;
         }
         self.has_ended = true;
-        Poll::Ready(self.source.goes_on(self.guard.as_ref()).then_some(SOON))
+        Poll::Ready((continues && !self.is_json()).then_some(SOON))
     }
 
-    fn begin(&mut self, item: &Item) -> Option<Bytes> {
-        let retry = if self.opening == Opening::Over { "" } else { RETRY };
-        self.opening = Opening::Over;
-        self.source.reader.event_id_sent();
-        self.parts = encode(item, &self.source.event, retry);
+    fn begin(&mut self, item: &Item, opening: Opening) -> Option<Bytes> {
+        let retry = if opening == Opening::Over { "" } else { RETRY };
+        self.form = Form::Events(Opening::Over);
+        self.reader.event_id_sent();
+        self.parts = encode(item, &self.event, retry);
         self.tick.reset();
         self.parts.next()
     }
-}
 
-pub(super) struct Spaced {
-    source: Source,
-    tick: Interval,
-    /// Whether the rest is left to the next daemon.
-    is_left: bool,
-    guard: Option<StreamGuard>,
-}
+    /// Whether the stream ends here only because another daemon takes over.
+    fn continues_elsewhere(&self) -> bool {
+        let takes_over = self.guard.as_ref().is_some_and(|StreamGuard(conn)| conn.is_ending());
+        // A request without an answer was cancelled, or its answer is lost and the next daemon decides what to do.
+        let is_over = self.reader.state().is_some_and(|state| state.is_over);
+        takes_over && !self.reader.has_answer() && !is_over
+    }
 
-impl Spaced {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        if self.is_left {
-            return Poll::Pending;
+    /// Whether the next daemon knows the stream.
+    fn is_durable(&self) -> bool {
+        self.reader.state().is_some_and(|state| state.is_durable)
+    }
+
+    fn unfinished(&self, conn: &ConnectionState) -> UnfinishedResponse {
+        let text = |request: &Bytes| String::from_utf8_lossy(request).into_owned();
+        UnfinishedResponse {
+            server: self.session.server().to_owned(),
+            session: self.session.id().to_owned(),
+            event: self.event.at(self.reader.position()).to_string(),
+            form: self.form,
+            framing: conn.framing(),
+            repeated: self.repeated.as_ref().map(text),
         }
-        while let Poll::Ready(item) = self.source.reader.poll_next(cx) {
-            match item {
-                Some(item) if item.is_answer => return Poll::Ready(Some(item.message)),
-                Some(item) => self.source.session.push_general(item.message),
-                None => {
-                    self.is_left = self.source.leave(self.guard.as_ref(), Form::Json);
-                    return if self.is_left { Poll::Pending } else { Poll::Ready(None) };
-                }
-            }
-        }
-        ready!(self.tick.poll_tick(cx));
-        Poll::Ready(Some(SPACE))
     }
 }
 
-impl Spaced {
-    /// The same, and records for the next daemon what is left to write.
-    fn poll_recorded(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        let polled = self.poll(cx);
-        match &polled {
-            Poll::Pending => self.source.record_resume_point(self.guard.as_ref(), Form::Json),
-            Poll::Ready(_) => self.source.clear_resume_point(self.guard.as_ref()),
+impl Drop for Streamed {
+    fn drop(&mut self) {
+        if self.guard.as_ref().is_some_and(|StreamGuard(conn)| conn.ends_with_listener()) {
+            self.reader.end_resumption();
         }
-        polled
+    }
+}
+
+impl From<Streamed> for Body {
+    fn from(streamed: Streamed) -> Self {
+        Self::Streamed(Box::new(streamed))
+    }
+}
+
+impl Body {
+    pub(super) fn is_general(&self) -> bool {
+        matches!(self, Self::Streamed(streamed) if streamed.end.is_some())
+    }
+
+    /// Returns whether the body is a stream. If so, the connection is notified when the stream ends.
+    pub(super) fn track_stream(&mut self, conn: &Arc<ConnectionState>) -> bool {
+        let Self::Streamed(streamed) = self else { return false };
+        streamed.guard = Some(StreamGuard(Arc::clone(conn)));
+        true
     }
 }
 
@@ -340,23 +265,19 @@ impl HttpBody for Body {
         let data = match &mut *self {
             Self::Full(text) if text.is_empty() => None,
             Self::Full(text) => Some(std::mem::take(text)),
-            Self::Events(events) => ready!(events.poll_recorded(cx)),
-            Self::Spaced(spaced) => ready!(spaced.poll_recorded(cx)),
+            Self::Streamed(streamed) => ready!(streamed.poll_recorded(cx)),
         };
         Poll::Ready(data.map(|data| Ok(Frame::data(data))))
     }
 
     fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Full(text) => text.is_empty(),
-            Self::Events(_) | Self::Spaced(_) => false,
-        }
+        matches!(self, Self::Full(text) if text.is_empty())
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Full(text) => SizeHint::with_exact(text.len() as u64),
-            Self::Events(_) | Self::Spaced(_) => SizeHint::default(),
+            Self::Streamed(_) => SizeHint::default(),
         }
     }
 }
@@ -387,14 +308,4 @@ fn encode(item: &Item, id: &EventId, retry: &str) -> Parts {
     head.extend_from_slice(&last);
     head.extend_from_slice(&tail);
     [head.freeze(), Bytes::new(), Bytes::new()].into_iter()
-}
-
-fn nothing() -> Parts {
-    [const { Bytes::new() }; 3].into_iter()
-}
-
-fn tick() -> Interval {
-    let mut tick = interval_at(Instant::now() + KEEP_ALIVE, KEEP_ALIVE);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    tick
 }

@@ -5,9 +5,10 @@ use hyper::{Response, StatusCode};
 use mainstay_session::{EventId, Found, Start};
 use serde_json::value::RawValue;
 
-use super::body::{Body, Opening, Source};
+use super::body::{Body, Streamed};
 use super::head::{self, Accept, LAST_EVENT_ID};
 use super::reply::{self, Refusal};
+use super::unfinished::Form;
 use super::{Front, ListenerKind};
 use crate::server::{Lookup, Session};
 
@@ -23,18 +24,17 @@ pub(super) async fn get(
     let id = head::session_id(headers)?;
     let if_lost = Some(head::version(headers));
     let session = front.core.find(server, id, if_lost).await.map_err(Refusal::Lookup)?;
-    let opening = front.opening(session.version());
+    let form = front.form(session.version());
     let general = |start| {
-        let body = general(front, &session, start, None, opening);
-        body.map(reply::events).ok_or(Refusal::Lookup(Lookup::NoSuchSession))
+        let body = general(front, &session, start, None, form);
+        body.map(reply::streamed).ok_or(Refusal::Lookup(Lookup::NoSuchSession))
     };
     let Some(last) = last_event(headers) else { return general(Start::Unread) };
     match session.find(&last) {
         Found::General(start) => general(start),
         Found::Request(stream, start) => {
             let reader = session.resume(stream, start).ok_or(Refusal::NoMoreEvents)?;
-            let source = Source::new(&session, reader, last);
-            Ok(reply::events(Body::events(source, opening)))
+            Ok(reply::streamed(Streamed::new(&session, reader, last, form)))
         }
         Found::Gone(Some(request)) if is_id(&request) => Ok(reply::lost_stream(&request)),
         // Of all answers this one makes clients stop: an empty 200 they ask for again and again, on
@@ -49,12 +49,12 @@ pub(super) fn general(
     session: &Session,
     start: Start,
     event: Option<EventId>,
-    opening: Opening,
-) -> Option<Body> {
+    form: Form,
+) -> Option<Streamed> {
     let is_connect = front.config.kind == ListenerKind::Private;
     let reader = session.listen(start, is_connect)?;
     let event = event.or_else(|| session.general_event())?;
-    Some(Body::general(Source::new(session, reader, event), opening, front.ended()))
+    Some(Streamed::new(session, reader, event, form).until(front.ended()))
 }
 
 /// The rest of the response to a request that a client sends again, with the last event that it got. `None` if the
@@ -71,8 +71,8 @@ pub(super) fn rest_of_request(
         Found::Over => return Some(reply::empty(StatusCode::ACCEPTED)),
         Found::General(_) | Found::Gone(_) => return None,
     };
-    let source = Source::new(session, session.resume(stream, start)?, last);
-    Some(reply::events(Body::events(source, front.opening(session.version()))))
+    let (reader, form) = (session.resume(stream, start)?, front.form(session.version()));
+    Some(reply::streamed(Streamed::new(session, reader, last, form)))
 }
 
 /// An id that is none of ours cannot tell which request it belonged to, so it counts as one of the

@@ -9,10 +9,11 @@ use mainstay_session::Commit;
 use tokio::time::Instant;
 
 use super::Front;
-use super::body::{Body, Source};
+use super::body::{Body, Streamed};
 use super::head::{SESSION_ID, header};
 use super::post::Asked;
 use super::reply;
+use super::unfinished::Form;
 use crate::server::Reader;
 
 /// An `initialize` up to this length is passed on to the next daemon. It must fit a message to the holder.
@@ -36,12 +37,9 @@ pub(super) fn commit(
     let event = reader.commit(Commit { is_events, is_repeated, journal_at });
     // Its session has ended.
     let Some(event) = event else { return reply::empty(StatusCode::ACCEPTED) };
-    let source = Source::new(&session, reader, event).repeating(initialize);
-    let mut response = if is_events {
-        reply::events(Body::events(source, front.opening(version)))
-    } else {
-        reply::spaced(Body::spaced(source))
-    };
+    let form = if is_events { front.form(version) } else { Form::Json };
+    let streamed = Streamed::new(&session, reader, event, form).repeating(initialize);
+    let mut response = reply::streamed(streamed);
     if until_close {
         // Such a response has no chunks: its end is the end of the connection.
         *response.version_mut() = Version::HTTP_10;

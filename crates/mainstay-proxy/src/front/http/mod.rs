@@ -46,13 +46,14 @@ use hyper::header::{CONNECTION, HOST, HeaderMap, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, Version};
 use tokio::sync::watch;
 
-use self::body::Body;
+use self::body::{Body, Opening};
 use self::caller::Caller;
 use self::connection_state::ConnectionState;
 use self::post::Taken;
 use self::reply::Refusal;
 use self::sequence::{SEQUENCE, Sequences};
 use self::store::{ACCEPTED, ANSWERING, id_to_record};
+use self::unfinished::Form;
 use super::ProtocolVersion;
 use crate::Servers;
 
@@ -171,13 +172,11 @@ impl Front {
         }
     }
 
-    /// How an event stream begins for clients of this version.
-    fn opening(&self, version: Option<ProtocolVersion>) -> body::Opening {
-        match self.config.kind {
-            ListenerKind::Private => body::Opening::Priming,
-            ListenerKind::Public if head::has_priming(version) => body::Opening::Priming,
-            ListenerKind::Public => body::Opening::FirstMessage,
-        }
+    /// The form of event streams for clients of this version.
+    fn form(&self, version: Option<ProtocolVersion>) -> Form {
+        let is_private = self.config.kind == ListenerKind::Private;
+        let has_priming = is_private || head::has_priming(version);
+        Form::Events(if has_priming { Opening::Priming } else { Opening::FirstMessage })
     }
 }
 

@@ -6,7 +6,7 @@ use hyper::header::{
 };
 use hyper::{Response, StatusCode};
 
-use super::body::Body;
+use super::body::{Body, Streamed};
 use super::caller::TokenReason;
 use crate::frame::{self, FrameError, INTERNAL_ERROR, INVALID_REQUEST, Id, METHOD_NOT_FOUND};
 use crate::front::batch::BatchError;
@@ -21,11 +21,9 @@ const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
 /// Tells reverse proxies to pass events on as they come.
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-/// Why a request gets no answer from a server. It is always the client's fault, and what it asked
-/// for was not begun.
+/// Why a request is refused before it reaches a server: an error of the client.
 ///
-/// There is no 5xx among them: some clients tear themselves down on one. What fails for other
-/// reasons is told in a JSON-RPC answer ([`failure`]).
+/// None of them is a 5xx, on which some clients close down. Other failures are JSON-RPC answers ([`failure`]).
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refusal {
     #[error("the Host header is missing")]
@@ -81,99 +79,65 @@ pub(super) enum Refusal {
 
 impl Refusal {
     pub(super) fn into_response(self) -> Response<Body> {
-        let text = match &self {
-            Self::Discover { id } => error(id.as_deref(), self.code(), &self.to_string()),
-            _ => about_no_request(self.code(), &self.to_string()),
+        let id = match &self {
+            Self::Discover { id } => id.as_deref(),
+            _ => None,
         };
-        let mut response = Response::new(Body::full(text));
-        *response.status_mut() = self.status();
+        let (status, code) = self.status_and_code();
+        let text = error(id, code, &self.to_string());
+        let mut response = whole(text, JSON, HeaderMap::new());
+        *response.status_mut() = status;
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, JSON);
-        match self {
-            Self::Method => {
-                headers.insert(ALLOW, HeaderValue::from_static("POST, GET, DELETE"));
-            }
-            Self::NoMoreEvents => {
-                headers.insert(ALLOW, HeaderValue::from_static("POST, DELETE"));
-            }
-            // The body, or the rest of it, is not read.
-            Self::NoToken(_)
-            | Self::BadToken
-            | Self::TooLarge { .. }
-            | Self::TooSlow
-            | Self::TooManyLarge => {
-                headers.insert(CONNECTION, HeaderValue::from_static("close"));
-            }
-            Self::NoHost
-            | Self::Foreign
-            | Self::NoSuchPath { .. }
-            | Self::NotAcceptable
-            | Self::NoEventsAccepted
-            | Self::ContentType
-            | Self::ContentEncoding
-            | Self::Cut
-            | Self::OutOfOrder
-            | Self::Version(_)
-            | Self::Frame(_)
-            | Self::Batch(_)
-            | Self::NoSessionId
-            | Self::Initialized
-            | Self::Discover { .. }
-            | Self::Lookup(_) => {}
+        if let Self::Method = self {
+            headers.insert(ALLOW, HeaderValue::from_static("POST, GET, DELETE"));
+        }
+        if let Self::NoMoreEvents = self {
+            headers.insert(ALLOW, HeaderValue::from_static("POST, DELETE"));
+        }
+        if self.leaves_body_unread() {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response
     }
 
-    fn status(&self) -> StatusCode {
-        match self {
-            Self::Foreign | Self::NoToken(_) | Self::BadToken => StatusCode::FORBIDDEN,
-            Self::NoSuchPath { .. }
-            | Self::Lookup(Lookup::NoSuchServer | Lookup::NoSuchSession) => StatusCode::NOT_FOUND,
-            Self::Method | Self::NoMoreEvents => StatusCode::METHOD_NOT_ALLOWED,
-            Self::NotAcceptable | Self::NoEventsAccepted => StatusCode::NOT_ACCEPTABLE,
-            Self::ContentType | Self::ContentEncoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::TooSlow => StatusCode::REQUEST_TIMEOUT,
-            Self::TooManyLarge => StatusCode::TOO_MANY_REQUESTS,
-            Self::OutOfOrder => StatusCode::TOO_EARLY,
-            Self::NoHost
-            | Self::Cut
-            | Self::Version(_)
-            | Self::Frame(_)
-            | Self::Batch(_)
-            | Self::NoSessionId
-            | Self::Initialized
-            | Self::Discover { .. }
-            | Self::Lookup(Lookup::Unreadable) => StatusCode::BAD_REQUEST,
-        }
+    fn leaves_body_unread(&self) -> bool {
+        matches!(
+            self,
+            Self::NoToken(_)
+                | Self::BadToken
+                | Self::TooLarge { .. }
+                | Self::TooSlow
+                | Self::TooManyLarge
+        )
     }
 
-    fn code(&self) -> i64 {
+    /// The status of the response, and the code of the JSON-RPC error in it.
+    fn status_and_code(&self) -> (StatusCode, i64) {
+        use StatusCode as S;
         match self {
-            Self::Frame(error) => error.code(),
-            Self::Discover { .. } => METHOD_NOT_FOUND,
-            Self::Lookup(Lookup::NoSuchServer | Lookup::NoSuchSession) => SESSION_NOT_FOUND,
-            Self::Lookup(Lookup::Unreadable) => INTERNAL_ERROR,
+            Self::Frame(error) => (S::BAD_REQUEST, error.code()),
+            Self::Discover { .. } => (S::BAD_REQUEST, METHOD_NOT_FOUND),
+            Self::Lookup(Lookup::NoSuchServer | Lookup::NoSuchSession) => {
+                (S::NOT_FOUND, SESSION_NOT_FOUND)
+            }
+            Self::Lookup(Lookup::Unreadable) => (S::BAD_REQUEST, INTERNAL_ERROR),
+            Self::Foreign | Self::NoToken(_) | Self::BadToken => (S::FORBIDDEN, INVALID_REQUEST),
+            Self::NoSuchPath { .. } => (S::NOT_FOUND, INVALID_REQUEST),
+            Self::Method | Self::NoMoreEvents => (S::METHOD_NOT_ALLOWED, INVALID_REQUEST),
+            Self::NotAcceptable | Self::NoEventsAccepted => (S::NOT_ACCEPTABLE, INVALID_REQUEST),
+            Self::ContentType | Self::ContentEncoding => {
+                (S::UNSUPPORTED_MEDIA_TYPE, INVALID_REQUEST)
+            }
+            Self::TooLarge { .. } => (S::PAYLOAD_TOO_LARGE, INVALID_REQUEST),
+            Self::TooSlow => (S::REQUEST_TIMEOUT, INVALID_REQUEST),
+            Self::TooManyLarge => (S::TOO_MANY_REQUESTS, INVALID_REQUEST),
+            Self::OutOfOrder => (S::TOO_EARLY, INVALID_REQUEST),
             Self::NoHost
-            | Self::Foreign
-            | Self::NoToken(_)
-            | Self::BadToken
-            | Self::NoSuchPath { .. }
-            | Self::Method
-            | Self::NoMoreEvents
-            | Self::NotAcceptable
-            | Self::NoEventsAccepted
-            | Self::ContentType
-            | Self::ContentEncoding
-            | Self::TooLarge { .. }
             | Self::Cut
-            | Self::TooSlow
-            | Self::TooManyLarge
-            | Self::OutOfOrder
             | Self::Version(_)
             | Self::Batch(_)
             | Self::NoSessionId
-            | Self::Initialized => INVALID_REQUEST,
+            | Self::Initialized => (S::BAD_REQUEST, INVALID_REQUEST),
         }
     }
 }
@@ -209,18 +173,9 @@ pub(super) fn lost(id: &str, is_json: bool) -> Bytes {
 }
 
 pub(super) fn empty(status: StatusCode) -> Response<Body> {
-    let mut response = Response::new(Body::full(Bytes::new()));
+    let mut response = Response::new(Body::Full(Bytes::new()));
     *response.status_mut() = status;
     response
-}
-
-/// A JSON answer whose length is not known yet.
-pub(super) fn spaced(body: Body) -> Response<Body> {
-    streamed(body, JSON)
-}
-
-pub(super) fn events(body: Body) -> Response<Body> {
-    streamed(body, EVENTS)
 }
 
 pub(super) fn failed(id: Option<&str>, message: &str) -> Bytes {
@@ -236,13 +191,15 @@ fn error(id: Option<&str>, code: i64, message: &str) -> Bytes {
 
 fn whole(content: Bytes, kind: HeaderValue, mut headers: HeaderMap) -> Response<Body> {
     headers.insert(CONTENT_TYPE, kind);
-    let mut response = Response::new(Body::full(content));
+    let mut response = Response::new(Body::Full(content));
     *response.headers_mut() = headers;
     response
 }
 
-fn streamed(body: Body, kind: HeaderValue) -> Response<Body> {
-    let mut response = Response::new(body);
+/// Events, or a JSON answer whose length is not known yet.
+pub(super) fn streamed(body: Streamed) -> Response<Body> {
+    let kind = if body.is_json() { JSON } else { EVENTS };
+    let mut response = Response::new(body.into());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, kind);
     headers.insert(CACHE_CONTROL, NO_CACHE);

@@ -15,7 +15,7 @@ use mainstay_session::{Arrival, EventId, Found};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::body::{Body, Opening, Source};
+use super::body::{Body, Opening, Streamed};
 use super::connection_state::ConnectionState;
 use super::head::Accept;
 use super::post::Asked;
@@ -112,21 +112,18 @@ async fn rest(front: &Front, response: &UnfinishedResponse) -> Option<Body> {
     }
     let session = front.core.find(server, session, None).await.ok()?;
     let event: EventId = event.parse().ok()?;
-    let resumed =
-        |stream, start| Some(Source::new(&session, session.resume(stream, start)?, event.clone()));
-    match (session.find(&event), *form) {
-        (Found::General(start), Form::Events(opening)) => {
-            get::general(front, &session, start, Some(event), opening)
+    Some(match (session.find(&event), *form) {
+        (Found::General(start), form @ Form::Events(_)) => {
+            get::general(front, &session, start, Some(event), form)?.into()
         }
-        (Found::Request(stream, start), Form::Events(opening)) => {
-            Some(Body::events(resumed(stream, start)?, opening))
+        (Found::Request(stream, start), form) => {
+            Streamed::new(&session, session.resume(stream, start)?, event, form).into()
         }
-        (Found::Request(stream, start), Form::Json) => Some(Body::spaced(resumed(stream, start)?)),
-        (Found::Gone(Some(id)), form) => Some(Body::full(reply::lost(&id, form == Form::Json))),
+        (Found::Gone(Some(id)), form) => Body::Full(reply::lost(&id, form == Form::Json)),
         (Found::Over | Found::Gone(None), _) | (Found::General(_), Form::Json) => {
-            Some(Body::full(Bytes::new()))
+            Body::Full(Bytes::new())
         }
-    }
+    })
 }
 
 /// The body for an `initialize` that an earlier daemon did not answer.
