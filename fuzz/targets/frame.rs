@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use mainstay_mcp::frame::{self, InitializeParams, InitializeResult, Parsed};
+use mainstay_mcp::frame::{self, Handshake, Parsed};
 use mainstay_mcp::lists::{ListKind, Lists, Walk};
 use mainstay_mcp::loss::is_session_lost;
 use serde::de::IgnoredAny;
@@ -62,8 +62,7 @@ fn check_changes(parsed: &Parsed) {
 }
 
 fn check_handshake(payload: &[u8]) {
-    InitializeParams::read(payload);
-    InitializeResult::read(payload);
+    Handshake::read(payload);
     let Some(told) = frame::result_for_client(payload, "v") else { return };
     serde_json::from_slice::<IgnoredAny>(&told).expect("what a client is told is JSON");
     let again = frame::result_for_client(&told, "v").expect("it can be read again");

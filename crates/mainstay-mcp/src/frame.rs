@@ -23,7 +23,7 @@ use std::str::Utf8Error;
 use serde_json::error::Category;
 use serde_json::value::RawValue;
 
-pub use self::initialize::{InitializeParams, InitializeResult, result_for_client};
+pub use self::initialize::{Handshake, result_for_client};
 pub use self::members::members;
 pub(crate) use self::members::string;
 pub use self::method::Method;
@@ -31,7 +31,7 @@ pub use self::parsed::{BadParams, Kind, Parsed, Progress};
 pub use self::splice::{Edit, Span, in_one_line, splice};
 pub use self::write::{
     cancelled, empty_result, error, error_text, error_with_data, log_message, notification,
-    progress, request, resource_updated, result, result_text, tool_error,
+    progress, request, resource_updated, result_text, tool_error,
 };
 
 /// The code of an answer to what is no JSON.

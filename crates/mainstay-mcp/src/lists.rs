@@ -7,7 +7,6 @@
 //!
 //! Bounded by [`MAX_PAGES`] and [`MAX_BYTES`]: what is larger is not kept.
 
-mod fingerprint;
 mod kind;
 mod list;
 mod stored;
@@ -20,8 +19,7 @@ use bytes::Bytes;
 use crate::frame::Method;
 
 pub use self::kind::ListKind;
-pub use self::list::{BadCursor, List};
-pub use self::stored::RestoreError;
+pub use self::list::List;
 pub use self::walk::{Next, Walk};
 
 /// How many pages a list may have.
@@ -52,22 +50,6 @@ struct Known {
     unsettled: bool,
 }
 
-/// How a list differs from the copy before it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
-    /// There was no copy.
-    First,
-    /// The same items, in whatever order and on whatever pages.
-    Same,
-    /// Other items, or items that say something else.
-    Different {
-        /// The names that are gone.
-        vanished: Vec<String>,
-        /// The names that are new.
-        added: Vec<String>,
-    },
-}
-
 /// Why a list is not kept. The copy before it stays.
 #[derive(Debug, thiserror::Error)]
 pub enum BadList {
@@ -94,23 +76,28 @@ impl Lists {
         self.copies[kind.place()].as_ref()
     }
 
-    /// Takes in a complete list, given as the results that the server sent, and tells what is new.
-    pub fn offer(&mut self, kind: ListKind, pages: Vec<Bytes>) -> Result<Change, BadList> {
+    /// Replaces the copy of a list by a complete list, given as the results that the server sent.
+    pub fn offer(&mut self, kind: ListKind, pages: Vec<Bytes>) -> Result<(), BadList> {
         let others = ListKind::ALL.into_iter().filter(|other| *other != kind);
         let kept: usize = others.filter_map(|other| self.get(other)).map(List::bytes).sum();
         if kept + pages.iter().map(Bytes::len).sum::<usize>() > MAX_BYTES {
             return Err(BadList::TooLarge(kind.method()));
         }
         let list = List::read(kind, pages)?;
-        let change = self.get(kind).map_or(Change::First, |old| difference(old, &list));
-        if kind == ListKind::Tools {
-            self.remember(&change, list.names());
-        }
-        if change == Change::First {
+        let copy = &mut self.copies[kind.place()];
+        if copy.is_none() {
             self.known[kind.place()].fingerprint = Some(list.fingerprint());
         }
-        self.copies[kind.place()] = Some(list);
-        Ok(change)
+        let names = list.names().clone();
+        let old = copy.replace(list);
+        if kind == ListKind::Tools {
+            self.vanished.extend(old.iter().flat_map(List::names).cloned());
+            let mut seen = BTreeSet::new();
+            self.vanished.retain(|name| !names.contains(name) && seen.insert(name.clone()));
+            let excess = self.vanished.len().saturating_sub(MAX_VANISHED);
+            self.vanished.drain(..excess);
+        }
+        Ok(())
     }
 
     /// The server announces, with this method, that lists have changed.
@@ -152,24 +139,6 @@ impl Lists {
     pub fn has_any_vanished(&self) -> bool {
         !self.vanished.is_empty()
     }
-
-    fn remember(&mut self, change: &Change, present: &BTreeSet<String>) {
-        if let Change::Different { vanished, .. } = change {
-            self.vanished.extend_from_slice(vanished);
-        }
-        self.vanished.retain(|name| !present.contains(name));
-        let excess = self.vanished.len().saturating_sub(MAX_VANISHED);
-        self.vanished.drain(..excess);
-    }
-}
-
-fn difference(old: &List, new: &List) -> Change {
-    if old.fingerprint() == new.fingerprint() {
-        return Change::Same;
-    }
-    let only_in =
-        |one: &List, other: &List| one.names().difference(other.names()).cloned().collect();
-    Change::Different { vanished: only_in(old, new), added: only_in(new, old) }
 }
 
 #[cfg(test)]
@@ -180,37 +149,31 @@ mod tests {
         pages.iter().map(|page| Bytes::from_static(page.as_bytes())).collect()
     }
 
-    fn offer(lists: &mut Lists, given: &[&'static str]) -> Change {
-        lists.offer(ListKind::Tools, pages(given)).unwrap()
-    }
-
-    fn different(vanished: &[&str], added: &[&str]) -> Change {
-        let owned = |names: &[&str]| names.iter().copied().map(str::to_owned).collect();
-        Change::Different { vanished: owned(vanished), added: owned(added) }
+    fn offer(lists: &mut Lists, given: &[&'static str]) {
+        lists.offer(ListKind::Tools, pages(given)).unwrap();
     }
 
     #[test]
     fn only_a_real_difference_is_one() {
         let mut lists = Lists::default();
-        let change =
-            offer(&mut lists, &[r#"{"tools":[{"name":"a","x":{"p":1,"q":[1,2]}},{"name":"b"}]}"#]);
-        assert_eq!(change, Change::First);
-        let change = offer(
-            &mut lists,
+        let mut check = |given: &[&'static str], differs: bool| {
+            let fingerprint = |lists: &Lists| lists.get(ListKind::Tools).map(List::fingerprint);
+            let before = fingerprint(&lists);
+            offer(&mut lists, given);
+            assert_eq!(fingerprint(&lists) != before, differs, "{given:?}");
+        };
+        check(&[r#"{"tools":[{"name":"a","x":{"p":1,"q":[1,2]}},{"name":"b"}]}"#], true);
+        check(
             &[
                 r#"{"tools":[{"name":"b"}],"nextCursor":"1"}"#,
                 r#"{"_meta":{}, "tools":[ {"x":{"q":[1,2],"p":1},"n\u0061me":"a"}]}"#,
             ],
+            false,
         );
-        assert_eq!(change, Change::Same);
-        let change =
-            offer(&mut lists, &[r#"{"tools":[{"name":"a","x":{"p":1,"q":[2,1]}},{"name":"b"}]}"#]);
-        assert_eq!(change, different(&[], &[]));
-        let change = offer(&mut lists, &[r#"{"tools":[{"name":"c"},{"name":"b"}]}"#]);
-        assert_eq!(change, different(&["a"], &["c"]));
-        let change = offer(&mut lists, &[r#"{"tools":[{"name":"c"},{"name":"b"},{"name":"b"}]}"#]);
-        assert_eq!(change, different(&[], &[]));
-        assert_eq!(offer(&mut lists, &[r#"{"tools":[]}"#]), different(&["b", "c"], &[]));
+        check(&[r#"{"tools":[{"name":"a","x":{"p":1,"q":[2,1]}},{"name":"b"}]}"#], true);
+        check(&[r#"{"tools":[{"name":"c"},{"name":"b"}]}"#], true);
+        check(&[r#"{"tools":[{"name":"c"},{"name":"b"},{"name":"b"}]}"#], true);
+        check(&[r#"{"tools":[]}"#], true);
     }
 
     #[test]
@@ -314,7 +277,7 @@ mod tests {
         };
         let mut lists = Lists::default();
         lists.offer(ListKind::Resources, large("resources")).unwrap();
-        assert_eq!(lists.offer(ListKind::Resources, large("resources")).unwrap(), Change::Same);
+        lists.offer(ListKind::Resources, large("resources")).unwrap();
         let error = lists.offer(ListKind::Prompts, large("prompts")).unwrap_err();
         assert!(matches!(error, BadList::TooLarge("prompts/list")), "{error}");
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use mainstay_mcp::frame::InitializeResult;
+use mainstay_mcp::frame::Handshake;
 use mainstay_mcp::lists::{ListKind, Lists, Next, Walk};
 use mainstay_mcp::upstream::{self, Hello, UpstreamError};
 use serde::{Deserialize, Serialize};
@@ -84,7 +84,7 @@ impl Copies {
         let stored: Option<Stored> = stored.and_then(|stored| serde_json::from_slice(stored).ok());
         let tools_of = stored.as_ref().map_or(0, |stored| stored.tools_of);
         let (hello, lists) = stored.map(|stored| (stored.hello, stored.lists)).unzip();
-        let lists = lists.and_then(|lists| Lists::restore(lists.get().as_bytes()).ok());
+        let lists = lists.and_then(|lists| Lists::restore(lists.get().as_bytes()));
         Self {
             hello: hello.flatten().map(Arc::from),
             lists: lists.unwrap_or_default(),
@@ -124,7 +124,7 @@ impl Copies {
 
     /// The lists that the server offers.
     pub(crate) fn offered(&self) -> Vec<ListKind> {
-        let hello = self.hello.as_ref().and_then(|it| InitializeResult::read(it.get().as_bytes()));
+        let hello = self.hello.as_ref().and_then(|it| Handshake::read(it.get().as_bytes()));
         let is_offered =
             |kind: &ListKind| hello.as_ref().is_some_and(|it| it.has(kind.capability()));
         ListKind::ALL.into_iter().filter(is_offered).collect()

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use mainstay_mcp::frame::{self, InitializeParams, InitializeResult, Parsed, result_for_client};
+use mainstay_mcp::frame::{self, Handshake, Parsed, result_for_client};
 use mainstay_mcp::upstream::Hello;
 use mainstay_mcp::version::ProtocolVersion;
 use serde_json::value::RawValue;
@@ -55,7 +55,7 @@ struct Report {
 
 /// The protocol version that a client asks for.
 pub fn client_version(initialize: &Parsed) -> Option<ProtocolVersion> {
-    InitializeParams::read(initialize.params()?)?.protocol_version.parse().ok()
+    Handshake::read(initialize.params()?)?.protocol_version.parse().ok()
 }
 
 impl Server {
@@ -272,7 +272,7 @@ impl Initialize {
 
 fn read_params(message: &Parsed) -> Option<(String, Arc<RawValue>)> {
     let params = message.params()?;
-    let version = InitializeParams::read(params)?.protocol_version.into_owned();
+    let version = Handshake::read(params)?.protocol_version.into_owned();
     let raw = RawValue::from_string(str::from_utf8(params).ok()?.to_owned()).ok()?;
     Some((version, Arc::from(raw)))
 }
@@ -280,7 +280,7 @@ fn read_params(message: &Parsed) -> Option<(String, Arc<RawValue>)> {
 /// The version for a client: the one it wants if we speak it, but none that is newer than the server's.
 fn agreed_version(wanted: &str, result: &RawValue) -> ProtocolVersion {
     let newest = ProtocolVersion::V2025_11_25;
-    let servers = InitializeResult::read(result.get().as_bytes());
+    let servers = Handshake::read(result.get().as_bytes());
     let servers = servers.and_then(|result| result.protocol_version.parse().ok());
     wanted.parse().unwrap_or(newest).min(servers.unwrap_or(newest))
 }

@@ -55,7 +55,7 @@ impl Server {
         id: Id<'_>,
         cursor: Option<&str>,
     ) -> Option<Bytes> {
-        let page = self.copies.lists.get(kind)?.page(cursor).ok()?;
+        let page = self.copies.lists.get(kind)?.page(cursor)?;
         Some(frame::result_text(id, &page))
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use mainstay_mcp::frame::{InitializeParams, Method};
+use mainstay_mcp::frame::{Handshake, Method};
 use mainstay_mcp::version::ProtocolVersion;
 use serde_json::value::RawValue;
 
@@ -109,7 +109,7 @@ impl ClientState {
             _ => return true,
         };
         let params = self.params.as_ref().map(|params| params.get().as_bytes());
-        params.and_then(InitializeParams::read).is_some_and(|params| params.has(capability))
+        params.and_then(Handshake::read).is_some_and(|params| params.has(capability))
     }
 }
 

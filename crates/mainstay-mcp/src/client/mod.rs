@@ -18,8 +18,6 @@ mod body;
 mod chunked;
 mod conn;
 mod connector;
-#[cfg(test)]
-mod cuts;
 mod dial;
 mod error;
 mod exchange;
@@ -29,6 +27,8 @@ mod request;
 mod resolve;
 mod response;
 mod target;
+#[cfg(test)]
+mod tests;
 mod tls;
 
 use std::fmt;

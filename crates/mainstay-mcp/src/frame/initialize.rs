@@ -11,55 +11,25 @@ use super::{Edit, Span, members, splice, string};
 /// The capabilities whose lists may change.
 const WITH_LISTS: [&str; 3] = ["tools", "prompts", "resources"];
 
-/// What a client says in `initialize`.
+/// What both sides say in `initialize`: the client in its parameters, the server in its result.
 #[derive(Debug, Clone)]
-pub struct InitializeParams<'a> {
-    /// The protocol version that it would like.
+pub struct Handshake<'a> {
+    /// The protocol version that it wants, or chose.
     pub protocol_version: Cow<'a, str>,
-    /// What it can do, as JSON.
-    pub capabilities: Option<&'a RawValue>,
-    /// Its name for itself.
-    pub client_name: Option<Cow<'a, str>>,
+    capabilities: Option<&'a RawValue>,
 }
 
-impl<'a> InitializeParams<'a> {
-    /// Reads the parameters of `initialize`; nothing if they make no sense.
-    pub fn read(params: &'a [u8]) -> Option<Self> {
-        let [version, capabilities, info] =
-            members(params, ["protocolVersion", "capabilities", "clientInfo"]).ok()?;
-        let protocol_version = string(version?)?;
-        Some(Self { protocol_version, capabilities, client_name: info.and_then(name) })
+impl<'a> Handshake<'a> {
+    /// Reads the parameters or the result of `initialize`. None if they are invalid.
+    pub fn read(payload: &'a [u8]) -> Option<Self> {
+        let [version, capabilities] = members(payload, ["protocolVersion", "capabilities"]).ok()?;
+        Some(Self { protocol_version: string(version?)?, capabilities })
     }
 
-    /// Whether the client has a capability, such as `sampling`.
+    /// Whether it has a capability, such as `sampling` or `tools`.
     pub fn has(&self, capability: &'static str) -> bool {
-        has(self.capabilities, capability)
-    }
-}
-
-/// What a server answers to `initialize`.
-#[derive(Debug, Clone)]
-pub struct InitializeResult<'a> {
-    /// The protocol version that it chose.
-    pub protocol_version: Cow<'a, str>,
-    /// What it can do, as JSON.
-    pub capabilities: Option<&'a RawValue>,
-    /// Its name for itself.
-    pub server_name: Option<Cow<'a, str>>,
-}
-
-impl<'a> InitializeResult<'a> {
-    /// Reads the result of `initialize`; nothing if it makes no sense.
-    pub fn read(result: &'a [u8]) -> Option<Self> {
-        let [version, capabilities, info] =
-            members(result, ["protocolVersion", "capabilities", "serverInfo"]).ok()?;
-        let protocol_version = string(version?)?;
-        Some(Self { protocol_version, capabilities, server_name: info.and_then(name) })
-    }
-
-    /// Whether the server has a capability, such as `tools`.
-    pub fn has(&self, capability: &'static str) -> bool {
-        has(self.capabilities, capability)
+        let found = self.capabilities.map(|all| members(all.get().as_bytes(), [capability]));
+        matches!(found, Some(Ok([Some(value)])) if !matches!(value.get(), "null" | "false"))
     }
 }
 
@@ -93,20 +63,6 @@ fn place(value: &RawValue, text: &[u8]) -> Span {
     Span::of(value.get().as_bytes(), text)
 }
 
-fn name(info: &RawValue) -> Option<Cow<'_, str>> {
-    string(member(info, "name")?)
-}
-
-fn has(capabilities: Option<&RawValue>, capability: &'static str) -> bool {
-    let found = || member(capabilities?, capability);
-    found().is_some_and(|value| !matches!(value.get(), "null" | "false"))
-}
-
-fn member<'a>(object: &'a RawValue, name: &'static str) -> Option<&'a RawValue> {
-    let [value] = members(object.get().as_bytes(), [name]).ok()?;
-    value
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,14 +71,12 @@ mod tests {
     fn a_client_is_read() {
         let text = br#"{"protocolVersion":"2025-06-18","capabilities":{"sampling":{},"roots":null},
             "clientInfo":{"name":"c\u0061","version":"1"}}"#;
-        let params = InitializeParams::read(text).unwrap();
+        let params = Handshake::read(text).unwrap();
         assert_eq!(params.protocol_version, "2025-06-18");
-        assert_eq!(params.client_name.as_deref(), Some("ca"));
         assert!(params.has("sampling") && !params.has("roots") && !params.has("elicitation"));
-        let bare = InitializeParams::read(br#"{"protocolVersion":"x"}"#).unwrap();
-        assert!(bare.client_name.is_none() && !bare.has("sampling"));
+        assert!(!Handshake::read(br#"{"protocolVersion":"x"}"#).unwrap().has("sampling"));
         for text in [&b"[]"[..], b"{}", br#"{"protocolVersion":1}"#] {
-            assert!(InitializeParams::read(text).is_none());
+            assert!(Handshake::read(text).is_none());
         }
     }
 
@@ -130,8 +84,7 @@ mod tests {
     fn a_server_is_read() {
         let text = br#"{"capabilities":{"resources":{"subscribe":true,"x":false},"logging":{}},
             "serverInfo":{"name":"s"},"protocolVersion":"2025-03-26"}"#;
-        let result = InitializeResult::read(text).unwrap();
-        assert_eq!(result.server_name.as_deref(), Some("s"));
+        let result = Handshake::read(text).unwrap();
         assert!(result.has("logging") && !result.has("tools"));
     }
 

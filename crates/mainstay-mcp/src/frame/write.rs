@@ -51,34 +51,24 @@ pub fn log_message(level: &str, text: &str) -> Bytes {
     call(None, "notifications/message", Some(&params))
 }
 
-/// Writes an answer with a result.
-pub fn result(id: Id<'_>, result: &RawValue) -> Bytes {
-    answer(id, r#","result":"#, result.get())
-}
-
 /// Writes an answer with a result that is JSON text.
 pub fn result_text(id: Id<'_>, result: &[u8]) -> Bytes {
-    answer_text(id, r#","result":"#, result)
+    answer(id, r#","result":"#, result)
 }
 
 /// Writes an answer with an error object that is JSON text.
 pub fn error_text(id: Id<'_>, error: &[u8]) -> Bytes {
-    answer_text(id, r#","error":"#, error)
-}
-
-fn answer_text(id: Id<'_>, before_payload: &str, payload: &[u8]) -> Bytes {
-    let begin = [r#"{"jsonrpc":"2.0","id":"#, id.get(), before_payload].concat();
-    [begin.as_bytes(), payload, b"}"].concat().into()
+    answer(id, r#","error":"#, error)
 }
 
 /// Writes an answer that only says that all went well.
 pub fn empty_result(id: Id<'_>) -> Bytes {
-    answer(id, r#","result":"#, "{}")
+    result_text(id, b"{}")
 }
 
 /// Writes an answer with an error.
 pub fn error(id: Id<'_>, code: i64, message: &str) -> Bytes {
-    answer(id, r#","error":"#, &json(&Refusal::<()> { code, message, data: None }))
+    error_text(id, json(&Refusal::<()> { code, message, data: None }).as_bytes())
 }
 
 /// Writes an answer with an error that says more to programs.
@@ -87,13 +77,13 @@ pub fn error(id: Id<'_>, code: i64, message: &str) -> Bytes {
 ///
 /// If `data` cannot be written as JSON.
 pub fn error_with_data(id: Id<'_>, code: i64, message: &str, data: &impl Serialize) -> Bytes {
-    answer(id, r#","error":"#, &json(&Refusal { code, message, data: Some(data) }))
+    error_text(id, json(&Refusal { code, message, data: Some(data) }).as_bytes())
 }
 
 /// Writes the answer to `tools/call` that tells the model of a failure.
 pub fn tool_error(id: Id<'_>, text: &str) -> Bytes {
     let result = [r#"{"content":["#, &text_item(text), r#"],"isError":true}"#].concat();
-    answer(id, r#","result":"#, &result)
+    result_text(id, result.as_bytes())
 }
 
 /// A text as an item of a tool's content.
@@ -123,8 +113,9 @@ fn call(id: Option<Id<'_>>, method: &str, params: Option<&str>) -> Bytes {
     parts.concat().into()
 }
 
-fn answer(id: Id<'_>, before_payload: &str, payload: &str) -> Bytes {
-    [r#"{"jsonrpc":"2.0","id":"#, id.get(), before_payload, payload, "}"].concat().into()
+fn answer(id: Id<'_>, before_payload: &str, payload: &[u8]) -> Bytes {
+    let (begin, id) = (br#"{"jsonrpc":"2.0","id":"#, id.get().as_bytes());
+    [begin, id, before_payload.as_bytes(), payload, b"}"].concat().into()
 }
 
 #[cfg(test)]
@@ -142,7 +133,7 @@ mod tests {
         assert_eq!(notification("n", None), r#"{"jsonrpc":"2.0","method":"n"}"#);
         let id = Id::new(r#""x\ty""#).unwrap();
         assert_eq!(
-            result(id, &params),
+            result_text(id, params.get().as_bytes()),
             r#"{"jsonrpc":"2.0","id":"x\ty","result":{ "b":1.0, "a":"\u00e4" }}"#,
         );
         assert_eq!(

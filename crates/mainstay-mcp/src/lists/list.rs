@@ -1,13 +1,12 @@
 //! One list: its pages, ready to be handed out, and what is to be known of its items.
 
 use std::collections::BTreeSet;
-use std::str::FromStr;
+use std::hash::{DefaultHasher, Hash, Hasher as _};
 
 use bytes::Bytes;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::fingerprint::Items;
 use super::{BadList, ListKind, MAX_PAGES};
 use crate::frame::{Edit, Span, members, splice};
 
@@ -21,24 +20,20 @@ pub struct List {
     read_only: BTreeSet<String>,
 }
 
-/// A cursor that is none of ours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the cursor is not one that this server gave")]
-pub struct BadCursor;
-
 impl List {
-    /// A page as the result of the list's method, the first one if there is no cursor.
+    /// A page as the result of the list's method, the first one if there is no cursor. None if Mainstay has not
+    /// issued the cursor.
     ///
-    /// A cursor stays good when the list changes: then it stands for the page of the same number,
-    /// and after the last page comes an empty one. So a client in the middle of a list gets to its
-    /// end, and hears of the change by `list_changed`.
-    pub fn page(&self, cursor: Option<&str>) -> Result<Bytes, BadCursor> {
+    /// A cursor stays valid when the list changes: then it stands for the page of the same number, and the last page
+    /// is followed by an empty one. So a client in the middle of a list gets to its end, and `list_changed` announces
+    /// the change.
+    pub fn page(&self, cursor: Option<&str>) -> Option<Bytes> {
         let number = match cursor {
             // Some clients write that instead of nothing.
             None | Some("") => 0,
-            Some(cursor) => cursor.parse::<Cursor>()?.page,
+            Some(cursor) => page_of_cursor(cursor)?,
         };
-        Ok(self.pages.get(number).cloned().unwrap_or_else(|| self.empty_page()))
+        Some(self.pages.get(number).cloned().unwrap_or_else(|| self.empty_page()))
     }
 
     /// The names of its items.
@@ -53,9 +48,13 @@ impl List {
         let mut reading = Reading::default();
         let cursors = pages.iter().map(|page| reading.take(kind, page));
         let cursors = cursors.collect::<Result<Vec<_>, _>>()?;
-        let fingerprint = reading.items.fingerprint();
+        reading.items.sort_unstable();
+        let fingerprint = hash(&reading.items);
         let ours = |(number, (page, cursor)): (usize, (Bytes, Option<Span>))| match cursor {
-            Some(span) => Cursor { fingerprint, page: number + 1 }.put(&page, span),
+            Some(span) => {
+                let cursor = format!(r#""m{fingerprint:016x}-{}""#, number + 1);
+                splice(&page, &mut [Edit(span, &cursor)])
+            }
             None => page,
         };
         let pages = pages.into_iter().zip(cursors).enumerate().map(ours).collect();
@@ -99,10 +98,11 @@ fn unreadable(kind: ListKind, error: serde_json::Error) -> BadList {
     BadList::Unreadable { method: kind.method(), source: Some(error) }
 }
 
-/// What the pages read so far have told.
+/// What is known of the pages read so far.
 #[derive(Default)]
 struct Reading {
-    items: Items,
+    /// The hashes of the items.
+    items: Vec<u64>,
     names: BTreeSet<String>,
     read_only: BTreeSet<String>,
     /// Names that stand for something else, maybe besides something that only reads.
@@ -110,13 +110,13 @@ struct Reading {
 }
 
 impl Reading {
-    /// Reads a page, and tells where its cursor stands.
+    /// Reads a page. Returns where its cursor is.
     fn take(&mut self, kind: ListKind, page: &[u8]) -> Result<Option<Span>, BadList> {
         let (items, cursor) = parts(kind, page)?;
         let items: Vec<Value> =
             serde_json::from_str(items.get()).map_err(|error| unreadable(kind, error))?;
         for item in items {
-            self.items.add(&item);
+            self.items.push(hash(&item));
             let Some(name) = item.get(kind.name_key()).and_then(Value::as_str) else { continue };
             self.names.insert(name.to_owned());
             let hint = item.pointer("/annotations/readOnlyHint");
@@ -128,35 +128,18 @@ impl Reading {
     }
 }
 
-/// Where a list goes on. The fingerprint tells, to whoever reads a log, of which list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Cursor {
-    fingerprint: u64,
-    page: usize,
+/// The page that a cursor stands for: `m`, the fingerprint of its list, and the number of the page.
+fn page_of_cursor(cursor: &str) -> Option<usize> {
+    let (fingerprint, page) = cursor.strip_prefix('m')?.split_once('-')?;
+    let is_hex = |digits: &str| digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    (fingerprint.len() == 16 && is_hex(fingerprint) && is_hex(page)).then(|| page.parse().ok())?
 }
 
-impl Cursor {
-    fn put(self, page: &[u8], place: Span) -> Bytes {
-        let Self { fingerprint, page: number } = self;
-        splice(page, &mut [Edit(place, &format!(r#""m{fingerprint:016x}-{number}""#))])
-    }
-}
-
-impl FromStr for Cursor {
-    type Err = BadCursor;
-
-    fn from_str(text: &str) -> Result<Self, BadCursor> {
-        let (fingerprint, page) =
-            text.strip_prefix('m').and_then(|rest| rest.split_once('-')).ok_or(BadCursor)?;
-        let plain = |digits: &str| digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-        if fingerprint.len() != 16 || !plain(fingerprint) || !plain(page) {
-            return Err(BadCursor);
-        }
-        Ok(Self {
-            fingerprint: u64::from_str_radix(fingerprint, 16).map_err(|_| BadCursor)?,
-            page: page.parse().map_err(|_| BadCursor)?,
-        })
-    }
+/// The order of keys in an object does not matter.
+fn hash(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
 }
 
 #[cfg(test)]
@@ -235,15 +218,15 @@ mod tests {
         for cursor in
             ["1", "m-1", "m0123456789abcdef-", "m0123456789abcdef-f", "m+123456789abcdef-1", "é"]
         {
-            assert_eq!(list.page(Some(cursor)), Err(BadCursor), "{cursor}");
+            assert_eq!(list.page(Some(cursor)), None, "{cursor}");
         }
-        list.page(Some("m0123456789abcdef-99999999999999999999")).unwrap_err();
+        assert_eq!(list.page(Some("m0123456789abcdef-99999999999999999999")), None);
     }
 
     proptest! {
         #[test]
         fn any_cursor_is_answered_or_refused(cursor: String) {
-            list(&[r#"{"tools":[]}"#]).page(Some(&cursor)).ok();
+            list(&[r#"{"tools":[]}"#]).page(Some(&cursor));
         }
 
         #[test]

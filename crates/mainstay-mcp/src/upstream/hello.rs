@@ -4,23 +4,20 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::{UpstreamError, error, protocol, raw};
-
-/// The versions with a handshake, oldest first. The newest is the one offered.
-const VERSIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
+use crate::version::ProtocolVersion;
 
 /// What we announce: a shared server may ask any of its clients, and the one that is asked may refuse.
 const CAPABILITIES: &str = r#"{"roots":{"listChanged":true},"sampling":{},"elicitation":{}}"#;
 
-/// Who we say we are.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The name and version that Mainstay gives to servers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Identity {
-    /// Our name.
     pub name: String,
-    /// Our version.
     pub version: String,
 }
 
-/// What the server said to `initialize`. Stored, it lets a later daemon take up the session.
+/// The answer of a server to `initialize`. A later daemon continues the session with it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Hello {
     /// The protocol version agreed on.
@@ -46,13 +43,11 @@ impl Hello {
                 let text = error::excerpt(result.get().as_bytes());
                 protocol("initialize", format_args!("{text}, which cannot be read: {problem}"))
             })?;
-        if !VERSIONS.contains(&protocol_version.as_str()) {
+        if protocol_version.parse::<ProtocolVersion>().is_err() {
             let version = error::excerpt(protocol_version.as_bytes());
-            let ours = VERSIONS.join(", ");
-            return Err(protocol(
-                "initialize",
-                format_args!("protocol version `{version}`; supported are {ours}"),
-            ));
+            let supported = ProtocolVersion::ALL.map(ProtocolVersion::as_str).join(", ");
+            let what = format_args!("protocol version `{version}`; supported are {supported}");
+            return Err(protocol("initialize", what));
         }
         let ServerInfo { name, version } = server_info.unwrap_or_default();
         Ok(Self {
@@ -75,26 +70,19 @@ pub fn plain_params(identity: &Identity) -> Box<RawValue> {
     params_with(identity, "{}")
 }
 
-fn params_with(Identity { name, version }: &Identity, capabilities: &str) -> Box<RawValue> {
-    raw(&InitializeParams {
-        protocol_version: VERSIONS[VERSIONS.len() - 1],
+fn params_with(identity: &Identity, capabilities: &str) -> Box<RawValue> {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Params<'a> {
+        protocol_version: &'a str,
+        capabilities: &'a RawValue,
+        client_info: &'a Identity,
+    }
+    raw(&Params {
+        protocol_version: ProtocolVersion::V2025_11_25.as_str(),
         capabilities: serde_json::from_str(capabilities).expect("a constant that is JSON"),
-        client_info: ClientInfo { name, version },
+        client_info: identity,
     })
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct InitializeParams<'a> {
-    protocol_version: &'a str,
-    capabilities: &'a RawValue,
-    client_info: ClientInfo<'a>,
-}
-
-#[derive(Serialize)]
-struct ClientInfo<'a> {
-    name: &'a str,
-    version: &'a str,
 }
 
 #[derive(Deserialize)]
@@ -130,7 +118,7 @@ mod tests {
 
     #[test]
     fn every_version_with_a_handshake_is_accepted() {
-        for version in VERSIONS {
+        for version in ProtocolVersion::ALL.map(ProtocolVersion::as_str) {
             let text = format!(r#"{{"protocolVersion":"{version}"}}"#);
             let hello = read(&text).unwrap();
             assert_eq!((hello.protocol_version.as_str(), hello.server_name), (version, None));

@@ -13,7 +13,7 @@ use super::messages::{
 use super::order::Place;
 use super::output::{EventReader, Memory};
 use crate::client::{ContentType, Method, Request, Response};
-use crate::frame::{InitializeResult, Kind, Parsed};
+use crate::frame::{Handshake, Kind, Parsed};
 
 /// How long a request that may have had an effect waits for a daemon.
 const UNKNOWN_EFFECT_TIMEOUT: Duration = Duration::from_secs(8);
@@ -153,7 +153,7 @@ impl Exchange {
         }
         let answer = self.answer.take()?;
         let parsed = Parsed::read(answer.clone()).ok();
-        let result = parsed.as_ref().and_then(Parsed::result).and_then(InitializeResult::read);
+        let result = parsed.as_ref().and_then(Parsed::result).and_then(Handshake::read);
         let version = result.map(|result| result.protocol_version.into_owned());
         Some(Opened { answer, session: self.session.take().zip(version) })
     }
