@@ -9,13 +9,16 @@ use mainstay_mcp::upstream::UpstreamError;
 use crate::action::Action;
 use crate::availability::{Availability, Run};
 use crate::calls::{Call, CallKey, CallKind, MAX_HELD, Stage, refusal};
+use crate::level::Level;
 use crate::links::LinkKey;
 use crate::messages;
 use crate::progress::Progress;
+use crate::record::Sent;
 use crate::replay::{Loss, Step, UpstreamState, Verdict};
 use crate::server::Server;
 use crate::session::{Session, SessionKey};
-use crate::stream::{Durable, Noted, Stream};
+use crate::stream::{Durable, Journal, Noted, Stream};
+use crate::streams::StreamRef;
 use crate::timers::Timer;
 
 /// How an attempt ended without an answer.
@@ -62,7 +65,7 @@ impl Server {
     pub(crate) fn begin_set_level(&mut self, now: Instant, key: CallKey) {
         let Some(call) = self.calls.get(key) else { return };
         let session = call.session;
-        let level = call.message.level().and_then(|level| level.parse().ok());
+        let level = call.message.level().and_then(|level| Level::of(&level));
         let empty = call.message.id().map(frame::empty_result);
         if let Some(level) = level {
             self.set_level(session, level);
@@ -252,7 +255,7 @@ impl Server {
         if link.as_stdio().is_some() {
             self.send_to_stdio(now, call, key, run.link)
         } else {
-            self.send_to_http(now, call, key, run.link)
+            self.send_to_http(call, key, run.link)
         }
     }
 
@@ -289,7 +292,7 @@ impl Server {
     /// An attempt at the run of that generation has failed.
     pub(crate) fn lost(&mut self, now: Instant, key: CallKey, generation: u64, failure: Failure) {
         let Some(mut call) = self.calls.take(key) else { return };
-        if self.is_relayed(&call) {
+        if self.is_relayed(call.stream) {
             // Another daemon decides what becomes of it.
             return self.answer_taken(now, key, call, None);
         }
@@ -297,10 +300,10 @@ impl Server {
         self.advance_taken(now, key, call);
     }
 
-    fn is_relayed(&self, call: &Call) -> bool {
-        self.streams
-            .get(call.stream)
-            .is_some_and(|stream| matches!(stream.durable, Durable::Relayed))
+    /// Whether another daemon has the stream, and this one relays what the server sends.
+    pub(crate) fn is_relayed(&self, stream: StreamRef) -> bool {
+        let stream = self.streams.get(stream);
+        stream.is_some_and(|stream| matches!(stream.durable, Durable::Relayed))
     }
 
     fn note_loss(&mut self, now: Instant, call: &mut Call, generation: u64, failure: Failure) {
@@ -532,11 +535,23 @@ impl Server {
         }
     }
 
-    /// Notes in the journal that a request is about to be sent.
-    pub(crate) fn note_sent(&mut self, call: &Call, sent: crate::record::Sent) -> Noted {
-        let journal = crate::stream::Journal { store: &*self.store, is_closed: self.is_frozen };
+    /// Records in the journal that a request is about to be sent, before it is: what is not known to be sent might be
+    /// sent again. Returns false if another daemon decides what becomes of it.
+    pub(crate) fn record_sent(
+        &mut self,
+        call: &mut Call,
+        sent: Sent,
+    ) -> Result<bool, AttemptError> {
+        let journal = Journal { store: &*self.store, is_closed: self.is_frozen };
         let stream = self.streams.get_mut(call.stream);
-        stream.map_or(Noted::Never, |stream| stream.note_sent(journal, sent))
+        match stream.map_or(Noted::Never, |stream| stream.note_sent(journal, sent)) {
+            Noted::Yes => Ok(true),
+            Noted::NotYet => Err(Failure::Unsent.into()),
+            Noted::Never => {
+                call.stage = Stage::Over;
+                Ok(false)
+            }
+        }
     }
 }
 

@@ -4,6 +4,8 @@
 //! When the server has restarted, the sessions of clients that listen are reopened in the background, a few at a time,
 //! so that requests take precedence. All others are reopened by their next request.
 
+mod own_session;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,7 +14,6 @@ use bytes::Bytes;
 use mainstay_mcp::client::Headers;
 use mainstay_mcp::frame::{self, Kind, Method, Parsed};
 use mainstay_mcp::upstream::{self, Hello, UpstreamError};
-use serde_json::value::RawValue;
 use tracing::debug;
 
 use crate::action::{Action, HttpFailure, HttpOperation, HttpOutcome};
@@ -23,7 +24,6 @@ use crate::listen::Listener;
 use crate::record::{Sent, UpstreamRecord};
 use crate::server::Server;
 use crate::session::SessionKey;
-use crate::stream::{Durable, Noted};
 use crate::table::Key;
 
 /// How many messages without an answer may be on their way for one client.
@@ -171,7 +171,7 @@ impl Server {
         purpose: Purpose,
         operation: HttpOperation,
     ) -> OperationKey {
-        let generation = self.links.get(link).map_or(0, |link| link.generation);
+        let generation = self.generation(link);
         let key =
             self.operations.insert(Operation { link, generation, purpose, is_streaming: false });
         self.act(Action::Http(key, link, operation));
@@ -196,85 +196,9 @@ impl Server {
         }
     }
 
-    /// Opens Mainstay's own session with a server.
-    pub(crate) fn open_own_session(&mut self, link: LinkKey, is_starting: bool) {
-        let generation = self.links.get(link).map_or(0, |link| link.generation);
-        let open = HttpOperation::Open {
-            generation,
-            params: Some(self.own_params()),
-            level: None,
-            subscriptions: std::collections::BTreeSet::new(),
-            is_starting,
-        };
-        self.operate(link, Purpose::Open(None), open);
-    }
-
-    /// Continues in the session that an earlier daemon opened.
-    pub(crate) fn attach_known_http(&mut self, now: Instant, key: LinkKey, hello: Hello) {
-        let generation = self.links.get(key).map_or(0, |link| link.generation);
-        match UpstreamSession::known(generation, &hello) {
-            Ok(session) => {
-                if let Some(http) = self.http(key) {
-                    http.own = Some(Arc::new(session));
-                }
-                self.attached(now, key, hello);
-            }
-            Err(error) => self.not_attached(key, error),
-        }
-    }
-
-    /// Continues in the session with a server that runs elsewhere, if that still knows it.
-    pub(crate) fn find_own_session(&mut self, now: Instant, key: LinkKey, hello: Hello) {
-        let generation = self.links.get(key).map_or(0, |link| link.generation);
-        match UpstreamSession::known(generation, &hello) {
-            Ok(session) => {
-                if let Some(http) = self.http(key) {
-                    (http.own, http.found) = (Some(Arc::new(session)), Some(hello));
-                }
-                self.ask_http(now, key, OwnRequest::new(OwnPurpose::FindSession, "ping", None));
-            }
-            Err(error) => self.not_attached(key, error),
-        }
-    }
-
-    pub(crate) fn own_session_found(
-        &mut self,
-        now: Instant,
-        key: LinkKey,
-        result: Result<Box<RawValue>, UpstreamError>,
-    ) {
-        match result {
-            // One that does not answer a ping with a result has read it all the same.
-            Ok(_) | Err(UpstreamError::Rpc { .. }) => {
-                if let Some(hello) = self.http(key).and_then(|http| http.found.take()) {
-                    self.attached(now, key, hello);
-                }
-            }
-            Err(error @ (UpstreamError::Connect { .. } | UpstreamError::Closed { .. })) => {
-                self.not_attached(key, error);
-            }
-            Err(_) => self.open_own_session(key, false),
-        }
-    }
-
-    /// Sends a request of Mainstay itself.
-    pub(crate) fn ask_http(&mut self, now: Instant, key: LinkKey, request: OwnRequest) {
-        let Some(http) = self.http(key) else { return };
-        let Some(session) = http.own.clone() else {
-            let error = crate::links::closed(&request, false);
-            return self.own_answered(now, key, &request, Err(error));
-        };
-        let id = http.next_id;
-        http.next_id += 1;
-        let (method, params) = (request.method, request.params.clone());
-        let ask = HttpOperation::Ask { session, id, method, params };
-        self.operate(key, Purpose::Own(request), ask);
-    }
-
     /// Sends a request of a client.
     pub(crate) fn send_to_http(
         &mut self,
-        now: Instant,
         call: &mut Call,
         key: CallKey,
         link: LinkKey,
@@ -287,18 +211,11 @@ impl Server {
         };
         let Some(upstream) = session.upstream.with(generation).cloned() else {
             call.stage = Stage::OpeningUpstream;
-            self.open_upstream(now, call.session, link, Some(key));
+            self.open_upstream(call.session, link, Some(key));
             return Ok(());
         };
-        // Noted first: what is not known to be sent might be sent again.
-        match self.note_sent(call, Sent { generation, line: None }) {
-            Noted::Yes => {}
-            Noted::NotYet => return Err(Failure::Unsent.into()),
-            // Another daemon decides what becomes of it.
-            Noted::Never => {
-                call.stage = Stage::Over;
-                return Ok(());
-            }
+        if !self.record_sent(call, Sent { generation, line: None })? {
+            return Ok(());
         }
         let request = HttpOperation::Request { session: upstream, message: call.message.clone() };
         let operation = self.operate(link, Purpose::Call(key), request);
@@ -307,13 +224,7 @@ impl Server {
     }
 
     /// Opens a client's session with a run, once, however many wait for it.
-    pub(crate) fn open_upstream(
-        &mut self,
-        _now: Instant,
-        key: SessionKey,
-        link: LinkKey,
-        call: Option<CallKey>,
-    ) {
+    pub(crate) fn open_upstream(&mut self, key: SessionKey, link: LinkKey, call: Option<CallKey>) {
         let Some(generation) = self.links.get(link).map(|link| link.generation) else { return };
         let Some(session) = self.sessions.get_mut(key) else { return };
         if let Some(opening) = session.upstream.opening.as_mut().filter(|it| it.link == link) {
@@ -340,12 +251,7 @@ impl Server {
     }
 
     /// The same, at lower priority than requests.
-    pub(crate) fn open_upstream_in_background(
-        &mut self,
-        now: Instant,
-        key: SessionKey,
-        link: LinkKey,
-    ) {
+    pub(crate) fn open_upstream_in_background(&mut self, key: SessionKey, link: LinkKey) {
         let Some(session) = self.sessions.get(key) else { return };
         if session.upstream.opening.as_ref().is_some_and(|opening| opening.link == link) {
             return;
@@ -358,7 +264,7 @@ impl Server {
             return;
         }
         http.background_opens += 1;
-        self.open_upstream(now, key, link, None);
+        self.open_upstream(key, link, None);
         let session = self.sessions.get_mut(key);
         if let Some(opening) = session.and_then(|session| session.upstream.opening.as_mut()) {
             opening.is_background = true;
@@ -379,7 +285,7 @@ impl Server {
             return;
         };
         if is_background {
-            self.background_open_done(now, link);
+            self.background_open_done(link);
         }
         let hello = match result {
             Ok((upstream, hello)) => {
@@ -413,11 +319,11 @@ impl Server {
         self.update_listener(now, key);
     }
 
-    fn background_open_done(&mut self, now: Instant, link: LinkKey) {
+    fn background_open_done(&mut self, link: LinkKey) {
         let Some(http) = self.http(link) else { return };
         http.background_opens -= 1;
         if let Some(next) = http.background_queue.pop_front() {
-            self.open_upstream_in_background(now, next, link);
+            self.open_upstream_in_background(next, link);
         }
     }
 
@@ -465,7 +371,7 @@ impl Server {
         };
         match message.kind() {
             Kind::Request => {
-                self.route_http_request(now, (session, link, generation), message, stream);
+                self.route_http_request((session, link, generation), message, stream);
             }
             Kind::Notification => {
                 if stream.is_none() || self.admits_progress(key, message) {
@@ -547,64 +453,6 @@ impl Server {
         }
     }
 
-    fn own_session_opened(&mut self, now: Instant, link: LinkKey, outcome: HttpOutcome) {
-        let result = match outcome {
-            HttpOutcome::Opened(session, hello) => Ok((session, hello)),
-            HttpOutcome::Failed(HttpFailure::Unusable(error)) => Err(error),
-            _ => Err(UpstreamError::Closed { method: "initialize".to_owned(), sent: true }),
-        };
-        let Some(http) = self.http(link) else { return };
-        let waiting = std::mem::take(&mut http.waiting);
-        let is_reopened = !waiting.is_empty();
-        match result {
-            Ok((session, hello)) => {
-                http.own = Some(session);
-                for request in waiting {
-                    self.ask_http(now, link, request);
-                }
-                if !is_reopened {
-                    self.attached(now, link, hello);
-                }
-            }
-            Err(error) if is_reopened => {
-                debug!(%error, "a session with the server cannot be opened again");
-                for request in waiting {
-                    let error = crate::links::closed(&request, true);
-                    self.own_answered(now, link, &request, Err(error));
-                }
-            }
-            Err(error) => self.not_attached(link, error),
-        }
-    }
-
-    fn own_request_done(
-        &mut self,
-        now: Instant,
-        link: LinkKey,
-        mut request: OwnRequest,
-        outcome: HttpOutcome,
-    ) {
-        let result = match outcome {
-            HttpOutcome::Result(result) => Ok(result),
-            HttpOutcome::Failed(HttpFailure::Unusable(error)) => Err(error),
-            _ => Err(crate::links::closed(&request, true)),
-        };
-        if matches!(result, Err(UpstreamError::SessionLost { .. }))
-            && request.purpose != OwnPurpose::FindSession
-            && request.repetitions == 0
-            && let Some(http) = self.http(link)
-        {
-            request.repetitions = 1;
-            let is_first = http.waiting.is_empty();
-            http.waiting.push(request);
-            if is_first {
-                self.open_own_session(link, false);
-            }
-            return;
-        }
-        self.own_answered(now, link, &request, result);
-    }
-
     fn http_call_done(
         &mut self,
         now: Instant,
@@ -657,11 +505,8 @@ impl Server {
         };
         let generation = *generation;
         let run = self.run_for(call.session);
-        let is_relayed = self
-            .streams
-            .get(call.stream)
-            .is_some_and(|stream| matches!(stream.durable, Durable::Relayed));
-        if run.is_some_and(|run| run.link == link || run.generation == generation) || is_relayed {
+        let is_present = run.is_some_and(|run| run.link == link || run.generation == generation);
+        if is_present || self.is_relayed(call.stream) {
             return;
         }
         self.cancel_operation(operation);
@@ -692,7 +537,6 @@ impl Server {
     /// Passes a request of the server to the client, or refuses it.
     fn route_http_request(
         &mut self,
-        _now: Instant,
         (session, link, generation): (SessionKey, LinkKey, u64),
         request: &Parsed,
         stream: Option<crate::streams::StreamRef>,
@@ -704,9 +548,7 @@ impl Server {
             let refusal = self.ask_client(session, generation, request, stream, true);
             refusal.map(|why| frame::error(id, frame::METHOD_NOT_FOUND, why))
         };
-        let is_relayed = stream
-            .and_then(|stream| self.streams.get(stream))
-            .is_some_and(|stream| matches!(stream.durable, Durable::Relayed));
+        let is_relayed = stream.is_some_and(|stream| self.is_relayed(stream));
         match answer {
             Some(answer) if is_relayed => self.notify_http_always(session, link, answer),
             Some(answer) => self.notify_http(session, link, answer),
@@ -750,7 +592,7 @@ impl Server {
         {
             self.act(Action::AbortHttp(key));
             if is_background {
-                self.background_open_done(now, link);
+                self.background_open_done(link);
             }
             for call in calls {
                 self.not_opened(now, call, &operation, &HttpFailure::Unsent);

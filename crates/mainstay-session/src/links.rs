@@ -161,7 +161,7 @@ impl Server {
                     self.receive_past(now, link, &line);
                 }
                 if let Some(hello) = known {
-                    self.attached(now, link, hello);
+                    self.attached(link, hello);
                 } else {
                     let params = self.state_for(owner).params.map(|params| (*params).to_owned());
                     let initialize = OwnRequest::new(OwnPurpose::Attach, "initialize", params);
@@ -169,11 +169,11 @@ impl Server {
                 }
             }
             LinkTarget::Http => match known {
-                Some(hello) => self.attach_known_http(now, link, hello),
+                Some(hello) => self.resume_own_session(now, link, hello, false),
                 None => self.open_own_session(link, true),
             },
             LinkTarget::Remote => match known {
-                Some(hello) => self.find_own_session(now, link, hello),
+                Some(hello) => self.resume_own_session(now, link, hello, true),
                 None => self.open_own_session(link, false),
             },
         }
@@ -187,6 +187,11 @@ impl Server {
             link.is_released = true;
             self.drop_unneeded_link(key);
         }
+    }
+
+    /// The generation of the run behind a link; 0 if the link is gone.
+    pub(crate) fn generation(&self, key: LinkKey) -> u64 {
+        self.links.get(key).map_or(0, |link| link.generation)
     }
 
     pub(crate) fn drop_unneeded_link(&mut self, key: LinkKey) {
@@ -226,7 +231,7 @@ impl Server {
     }
 
     /// The MCP session with a run is open.
-    pub(crate) fn attached(&mut self, _now: Instant, key: LinkKey, hello: Hello) {
+    pub(crate) fn attached(&mut self, key: LinkKey, hello: Hello) {
         let Some(link) = self.links.get(key) else { return };
         let (generation, after, owner) = (link.generation, link.after.clone(), link.owner);
         if let Owner::Session(session) = owner {
@@ -246,10 +251,7 @@ impl Server {
         match self.links.get(key).map(|link| link.as_stdio().is_some()) {
             Some(true) => self.ask_stdio(now, key, request),
             Some(false) => self.ask_http(now, key, request),
-            None => {
-                let error = closed(&request, false);
-                self.own_answered(now, key, &request, Err(error));
-            }
+            None => self.own_lost(now, key, &request, false),
         }
     }
 
@@ -275,10 +277,21 @@ impl Server {
                 Ok(hello) => self.stdio_initialized(now, link, hello),
                 Err(error) => self.not_attached(link, error),
             },
-            OwnPurpose::FindSession => self.own_session_found(now, link, result),
+            OwnPurpose::FindSession => self.own_session_found(link, result),
             OwnPurpose::ListPage => self.list_page_read(now, link, result),
             OwnPurpose::Ignored => {}
         }
+    }
+
+    /// A request of Mainstay itself was lost with its server.
+    pub(crate) fn own_lost(
+        &mut self,
+        now: Instant,
+        link: LinkKey,
+        request: &OwnRequest,
+        sent: bool,
+    ) {
+        self.own_answered(now, link, request, Err(closed(request, sent)));
     }
 
     /// Sends a message without an answer to a run.

@@ -104,7 +104,7 @@ impl Server {
             return;
         }
         if !session.upstream.is_open_with(run.generation) {
-            return self.open_upstream_in_background(now, key, run.link);
+            return self.open_upstream_in_background(key, run.link);
         }
         if let Some(operation) = self.begin_listening(key, run.link)
             && let Some(session) = self.sessions.get_mut(key)

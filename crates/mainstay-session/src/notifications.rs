@@ -99,7 +99,7 @@ impl Server {
 
     /// Whether the client wants log messages of this level.
     fn wants_log(&self, key: SessionKey, message: &Parsed) -> bool {
-        let level = message.level().and_then(|level| level.parse::<Level>().ok());
+        let level = message.level().and_then(|level| Level::of(&level));
         let wanted = self.sessions.get(key).and_then(|session| session.client.level);
         wanted.zip(level).is_none_or(|(wanted, level)| level >= wanted)
     }

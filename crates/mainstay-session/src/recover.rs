@@ -75,7 +75,7 @@ impl Server {
         let stream = self.streams.insert(stream);
         self.keep_recovered(now, stream, number, id);
         if is_finished {
-            self.keep_recovered_end(now, stream);
+            self.keep_finished(now, stream);
             return true;
         }
         self.begin_call(now, session, stream, message);

@@ -145,7 +145,7 @@ impl Session {
         self.upstream = Upstream::restored(record.upstream);
         self.client = ClientState {
             params: serde_json::from_slice::<Box<RawValue>>(&record.params).ok().map(Arc::from),
-            level: record.level.and_then(|level| level.parse().ok()),
+            level: record.level.and_then(|level| Level::of(&level)),
             subscriptions: record.subscriptions.into_iter().collect(),
         };
         self.version = record.version.parse().ok();

@@ -10,24 +10,24 @@
 //! Lines are confirmed when they need not be delivered to another daemon: as soon as they are processed, but for an
 //! answer that is not in its stream yet, and the lines after it.
 
+mod interruption;
+
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use mainstay_core::Interruption;
 use mainstay_mcp::frame::{self, Id, Kind, Method, Parsed};
 use mainstay_mcp::upstream::cut::{self, Cut};
 use mainstay_mcp::upstream::{self, Hello, MAX_LINE, NO_MESSAGE, UpstreamError};
 use tracing::debug;
 
+use self::interruption::Doubt;
 use crate::action::Action;
 use crate::calls::{Call, CallKey, Stage};
 use crate::exchange::{AttemptError, Failure};
-use crate::links::{Link, LinkKey, OwnPurpose, OwnRequest, closed};
+use crate::links::{Link, LinkKey, OwnPurpose, OwnRequest};
 use crate::record::Sent;
-use crate::replay::MAX_INTERRUPTIONS;
 use crate::server::Server;
-use crate::stream::Noted;
 use crate::streams::StreamRef;
 use crate::timers::Timer;
 
@@ -43,19 +43,6 @@ const LINE: u64 = 0xffff_ffff;
 /// How long lines are not confirmed for the sake of an answer: a server whose output nobody confirms has to wait some
 /// day.
 const UNDELIVERED: Duration = Duration::from_secs(1);
-
-/// Requests that were sent less than this before the connection was lost may have been on their way, or their answers.
-/// An engine that takes longer to pass a line on counts as away.
-const ON_THE_WAY: Duration = Duration::from_secs(2);
-
-/// How long the answers to those may take once the connection is back, and how much longer if they may not be sent
-/// again.
-const AT_FIRST: Duration = Duration::from_secs(1);
-const LONGER: Duration = Duration::from_secs(9);
-
-/// How long the answers to all others may take. The server has these requests, so an answer is lost only if the engine
-/// died in the very moment in which it passed it on.
-const OTHERS: Duration = Duration::from_secs(600);
 
 #[derive(Debug)]
 pub(crate) struct Stdio {
@@ -111,15 +98,6 @@ struct Undelivered {
     line: u64,
     stream: StreamRef,
     until: Instant,
-}
-
-/// Requests to be doubted after an interruption.
-#[derive(Debug, Clone, Copy)]
-struct Doubt {
-    at: Instant,
-    interruption: Interruption,
-    /// Whether this concerns all requests that were sent before, or only recent ones.
-    is_for_all: bool,
 }
 
 /// What became of a request.
@@ -196,10 +174,6 @@ impl Server {
         self.links.get_mut(key).and_then(Link::as_stdio_mut)
     }
 
-    fn generation(&self, key: LinkKey) -> u64 {
-        self.links.get(key).map_or(0, |link| link.generation)
-    }
-
     fn send_line(&mut self, key: LinkKey, line: Bytes) {
         if let Some(stdio) = self.stdio(key) {
             stdio.lines += 1;
@@ -254,15 +228,8 @@ impl Server {
                 bytes: text.len(),
             }));
         }
-        // Noted first: what is not known to be sent might be sent again.
-        match self.note_sent(call, Sent { generation, line: Some(id) }) {
-            Noted::Yes => {}
-            Noted::NotYet => return Err(Failure::Unsent.into()),
-            // Another daemon decides what becomes of it.
-            Noted::Never => {
-                call.stage = Stage::Over;
-                return Ok(());
-            }
+        if !self.record_sent(call, Sent { generation, line: Some(id) })? {
+            return Ok(());
         }
         call.stage = Stage::AtStdio { link, id };
         if let Some(stdio) = self.stdio(link) {
@@ -278,8 +245,7 @@ impl Server {
         let is_frozen = self.is_frozen;
         let stdio = self.stdio(key).filter(|stdio| !stdio.is_closed && !is_frozen);
         let Some(stdio) = stdio else {
-            let error = closed(&request, false);
-            return self.own_answered(now, key, &request, Err(error));
+            return self.own_lost(now, key, &request, false);
         };
         if stdio.must_queue() {
             return stdio.queue.push_back(Queued::Own(request));
@@ -301,7 +267,7 @@ impl Server {
         self.notify_stdio(key, frame::notification("notifications/initialized", None));
         let state = self.state_for(owner);
         self.restore_client_state(now, key, state.level.as_ref(), state.subscriptions.iter());
-        self.attached(now, key, hello);
+        self.attached(key, hello);
     }
 
     /// Sets a level and subscribes to resources. A server that refuses this goes without.
@@ -614,10 +580,7 @@ impl Server {
         for (id, Pending { line, target, .. }) in pending {
             let is_sent = line <= written;
             match target {
-                Target::Own(request) => {
-                    let error = closed(&request, is_sent);
-                    self.own_answered(now, key, &request, Err(error));
-                }
+                Target::Own(request) => self.own_lost(now, key, &request, is_sent),
                 Target::Call(call) => {
                     let is_here = |call: &Call| matches!(call.stage, Stage::AtStdio { link, id: at } if link == key && at == id);
                     if self.calls.get(call).is_some_and(is_here) {
@@ -630,10 +593,7 @@ impl Server {
         for queued in queue {
             match queued {
                 Queued::Call(call) => self.lost(now, call, generation, Failure::Unsent),
-                Queued::Own(request) => {
-                    let error = closed(&request, false);
-                    self.own_answered(now, key, &request, Err(error));
-                }
+                Queued::Own(request) => self.own_lost(now, key, &request, false),
                 Queued::Notification(_) => {}
             }
         }
@@ -642,78 +602,6 @@ impl Server {
         }
         self.act(Action::Closed(key));
         self.drop_unneeded_link(key);
-    }
-
-    /// The connection to the run was lost and made again. A container may outlive its engine: what it writes meanwhile
-    /// is read from the engine's log, so answers arrive after all; but a request that was sent moments before the
-    /// engine died may have died with it, and so may an answer. Requests without an answer are therefore in doubt
-    /// after a while: they are sent again if that is safe, and otherwise answered with "effect unknown".
-    pub fn link_interrupted(&mut self, now: Instant, key: LinkKey, interruption: Interruption) {
-        let Some(stdio) = self.stdio(key) else { return };
-        let (first, all) = (now + AT_FIRST, now + AT_FIRST + OTHERS);
-        stdio.interruptions.push(Doubt { at: first, interruption, is_for_all: false });
-        stdio.interruptions.push(Doubt { at: all, interruption, is_for_all: true });
-        self.timers.set(first, Timer::Doubt(key));
-        self.timers.set(all, Timer::Doubt(key));
-    }
-
-    pub(crate) fn doubt_requests(&mut self, now: Instant, key: LinkKey) {
-        let Some(stdio) = self.stdio(key) else { return };
-        let due: Vec<_> = stdio.interruptions.extract_if(.., |doubt| doubt.at <= now).collect();
-        let mut doubted = Vec::new();
-        for Doubt { interruption, is_for_all, .. } in due {
-            let is_recent = |sent: Option<Instant>| {
-                sent.is_some_and(|sent| sent + ON_THE_WAY > interruption.at)
-            };
-            for (id, pending) in &mut stdio.pending {
-                if pending.line <= interruption.written && (is_for_all || is_recent(pending.sent)) {
-                    let wait = if is_for_all { Duration::ZERO } else { LONGER };
-                    doubted.push((*id, now + wait));
-                }
-            }
-        }
-        for (id, pending) in &mut stdio.pending {
-            if pending.lost_at.is_some_and(|at| at <= now) {
-                doubted.push((*id, now));
-            }
-        }
-        doubted.sort_unstable();
-        for (id, lost_at) in doubted {
-            self.doubt(now, key, id, lost_at);
-        }
-    }
-
-    /// A request may have been lost. If it may not be sent again, its answer is awaited a while longer.
-    fn doubt(&mut self, now: Instant, key: LinkKey, id: u64, lost_at: Instant) {
-        let generation = self.generation(key);
-        let Some(pending) = self.stdio(key).and_then(|stdio| stdio.pending.get(&id)) else {
-            return;
-        };
-        let call = match &pending.target {
-            Target::Call(call) => *call,
-            Target::Own(_) => return self.repeat_own(now, key, id),
-        };
-        let is_safe = self.calls.get(call).is_some_and(|call| self.is_safe(call, generation));
-        if !is_safe && lost_at > now {
-            if let Some(pending) = self.stdio(key).and_then(|stdio| stdio.pending.get_mut(&id)) {
-                pending.lost_at = Some(lost_at);
-            }
-            return self.timers.set(lost_at, Timer::Doubt(key));
-        }
-        self.cancel_at_stdio(key, id);
-        self.lost(now, call, generation, Failure::Interrupted);
-    }
-
-    /// All requests of Mainstay itself may be sent twice.
-    fn repeat_own(&mut self, now: Instant, key: LinkKey, id: u64) {
-        let pending = self.stdio(key).and_then(|stdio| stdio.pending.remove(&id));
-        let Some(Pending { target: Target::Own(mut request), .. }) = pending else { return };
-        request.repetitions += 1;
-        if request.repetitions < MAX_INTERRUPTIONS {
-            return self.ask(now, key, request);
-        }
-        let error = closed(&request, true);
-        self.own_answered(now, key, &request, Err(error));
     }
 }
 

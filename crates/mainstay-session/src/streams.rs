@@ -333,11 +333,6 @@ impl Server {
         self.timers.set(now + RESUME, Timer::Stream(key));
     }
 
-    /// A recovered stream has its answer, and waits for its client.
-    pub(crate) fn keep_recovered_end(&mut self, now: Instant, key: StreamRef) {
-        self.keep_finished(now, key);
-    }
-
     pub(crate) fn stream_of_number(&self, session: SessionKey, number: u64) -> Option<StreamRef> {
         let streams = &self.sessions.get(session)?.streams;
         streams.all.iter().find(|(other, _)| *other == number).map(|(_, stream)| *stream)
@@ -451,7 +446,7 @@ impl Server {
     }
 
     /// Keeps the end of a resumable stream for a while.
-    fn keep_finished(&mut self, now: Instant, key: StreamRef) {
+    pub(crate) fn keep_finished(&mut self, now: Instant, key: StreamRef) {
         let Some(stream) = self.streams.get_mut(key) else { return };
         let (session, bytes, has_reader) = (stream.session, stream.log.bytes(), stream.has_reader);
         let is_large = bytes > LARGE;
