@@ -2,9 +2,9 @@
 //!
 //! The proxy works on the text of messages and changes only the bytes that must change. [`scan`]
 //! finds out what a message is and where its parts are; [`Parsed`] keeps that beside the text, so
-//! that one scan serves the whole way of a message. Payloads (`params`, `result`, `error`) are
+//! that a message is scanned once. Payloads (`params`, `result`, `error`) are
 //! checked to be JSON but looked into only for single members that the proxy has to know.
-//! [`splice()`] changes parts; what is written anew is written with payloads copied as they are.
+//! [`splice()`] changes parts; new messages are written with payloads copied as they are.
 //!
 //! A member that stands in a message twice is refused wherever the proxy reads it, because the
 //! server may believe the other one.
@@ -34,15 +34,15 @@ pub use self::write::{
     progress, request, resource_updated, result_text, tool_error,
 };
 
-/// The code of an answer to what is no JSON.
+/// The code of an answer to what is not JSON.
 pub const PARSE_ERROR: i64 = -32700;
-/// The code of an answer to JSON that is no JSON-RPC message.
+/// The code of an answer to JSON that is not a JSON-RPC message.
 pub const INVALID_REQUEST: i64 = -32600;
 /// The code of an answer to a method that the receiver does not have.
 pub const METHOD_NOT_FOUND: i64 = -32601;
-/// The code of an answer to parameters that make no sense.
+/// The code of an answer to invalid parameters.
 pub const INVALID_PARAMS: i64 = -32602;
-/// The code of an answer that tells of a failure on the answering side.
+/// The code for a failure on the answering side.
 pub const INTERNAL_ERROR: i64 = -32603;
 
 /// One message, borrowed from its text.
@@ -88,7 +88,7 @@ pub enum Outcome<'a> {
 pub struct Id<'a>(&'a str);
 
 impl<'a> Id<'a> {
-    /// Takes the JSON text of a string or a number for an id, and no other JSON text.
+    /// None unless the JSON text is a string or a number.
     pub fn new(json: &'a str) -> Option<Self> {
         matches!(json.as_bytes().first(), Some(b'"' | b'-' | b'0'..=b'9')).then_some(Self(json))
     }
@@ -110,13 +110,13 @@ impl fmt::Display for Id<'_> {
     }
 }
 
-/// Why a text is no JSON-RPC message.
+/// Why a text is not a JSON-RPC message.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
-    /// It is no UTF-8.
+    /// It is not UTF-8.
     #[error("not UTF-8")]
     Encoding(#[source] Utf8Error),
-    /// It is no JSON object, or one with outer parts of the wrong type.
+    /// It is not a JSON object, or one with outer parts of the wrong type.
     #[error("not a JSON-RPC object")]
     Syntax(#[source] serde_json::Error),
     /// It does not say `"jsonrpc": "2.0"`.
@@ -131,7 +131,7 @@ pub enum FrameError {
 }
 
 impl FrameError {
-    /// The code of the JSON-RPC error that tells the sender.
+    /// The code of the JSON-RPC error for the sender.
     pub fn code(&self) -> i64 {
         match self {
             Self::Encoding(_) => PARSE_ERROR,

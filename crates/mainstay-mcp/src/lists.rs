@@ -1,9 +1,8 @@
 //! The last good copies of a server's lists: tools, prompts, resources, resource templates.
 //!
-//! While a server is down its lists are answered from here, and when a new run comes up its lists
-//! are compared with these. The pages stay as the server cut and wrote them; only their cursors are
-//! ours, because a server's cursors die with its run. Pure: fetching is up to the caller, whom
-//! [`Walk`] tells what to ask next.
+//! While a server is down, its lists are answered from here, and the lists of a new run are compared with these. Pages
+//! stay as the server wrote them, except for their cursors: a server's cursors are invalid after its run. Pure: the
+//! caller requests the pages, and [`Walk`] returns what to request next.
 //!
 //! Bounded by [`MAX_PAGES`] and [`MAX_BYTES`]: what is larger is not kept.
 
@@ -42,7 +41,7 @@ pub struct Lists {
 /// What clients know of a list.
 #[derive(Debug, Clone, Copy, Default)]
 struct Known {
-    /// The fingerprint of the list that they were last told of.
+    /// The fingerprint of the list that was announced to them last.
     fingerprint: Option<u64>,
     /// Whether the server has announced a change since.
     announced: bool,
@@ -53,7 +52,7 @@ struct Known {
 /// Why a list is not kept. The copy before it stays.
 #[derive(Debug, thiserror::Error)]
 pub enum BadList {
-    /// A page is no object with items.
+    /// A page is not an object with items.
     #[error("the server's answer to `{method}` cannot be read")]
     Unreadable {
         /// What was asked.
@@ -63,7 +62,7 @@ pub enum BadList {
         source: Option<serde_json::Error>,
     },
     /// It has too many pages.
-    #[error("the server's answers to `{0}` go on after {MAX_PAGES} pages")]
+    #[error("the server's answers to `{0}` do not end after {MAX_PAGES} pages")]
     Endless(&'static str),
     /// It is too large.
     #[error("the server's answers to `{0}` make more than {MAX_BYTES} bytes of lists")]
@@ -112,8 +111,8 @@ impl Lists {
         self.known[kind.place()].unsettled = true;
     }
 
-    /// Whether clients have to be told that a list has changed, which is asked when it has been read, or could not be.
-    /// After that they count as told.
+    /// Whether a change of a list has to be announced to clients. Called when it has been read, or could not be.
+    /// After that it counts as announced.
     pub fn take_news(&mut self, kind: ListKind, is_read: bool) -> bool {
         let fingerprint = self.get(kind).map(List::fingerprint);
         let known = std::mem::replace(
@@ -125,7 +124,7 @@ impl Lists {
         differs || (known.announced && (known.unsettled || !is_compared))
     }
 
-    /// Whether the server says that a tool changes nothing.
+    /// Whether a tool is read-only, by the server's annotation.
     pub fn is_read_only(&self, tool: &str) -> bool {
         self.get(ListKind::Tools).is_some_and(|tools| tools.is_read_only(tool))
     }

@@ -1,4 +1,4 @@
-//! Telling that a server does not know our session any more.
+//! Recognises that a server has lost a session.
 //!
 //! The protocol has one way to say so, 404; servers have many. A request that is answered in any of
 //! them was not carried out, so it may be sent again in a new session. What is not recognised
@@ -33,7 +33,7 @@ const WORDS: [&str; 29] = [
     "expired session",
     "invalid session",
     "invalid or missing session",
-    // It is not named, to the mind of the server: what a process says that has no session at all.
+    // The answer of a process that has no session at all.
     "no valid session",
     "missing session id",
     "mcp-session-id header is required",
@@ -52,7 +52,7 @@ const WORDS: [&str; 29] = [
     "expect initialize request",
 ];
 
-/// Whether an answer says that the server does not know the session in which it was asked.
+/// Whether an answer means that the server does not know the session of the request.
 ///
 /// `status` is that of the HTTP response, none for a message on a stream that was accepted before.
 /// `content` is its body or, if that is a stream of events, the data of one event. To be asked only
@@ -68,7 +68,7 @@ pub fn is_session_lost(status: Option<u16>, content: &[u8]) -> bool {
     }
 }
 
-/// A JSON object that says that something went wrong.
+/// A JSON object that describes a failure.
 struct Refusal {
     /// The code of a JSON-RPC error. Some servers say only what the matter is.
     code: Option<i64>,
@@ -105,7 +105,7 @@ fn speaks_of_loss(text: &str) -> bool {
     WORDS.iter().any(|messages| text.contains(messages))
 }
 
-/// A server that wants a token says so in words of OAuth; a new session would not help.
+/// A server that requires a token uses terms of OAuth; a new session would not help.
 fn is_loss_and_no_challenge(text: &str) -> bool {
     let lower = text.to_ascii_lowercase();
     speaks_of_loss(text)

@@ -59,7 +59,7 @@ impl Parser {
         }
     }
 
-    /// A parser for a stream that goes on after the event with this id.
+    /// A parser for a stream that continues after the event with this id.
     pub fn resumed(limit: usize, last_event_id: String) -> Self {
         let id = Some(last_event_id);
         Self { id: id.clone(), last_event_id: id, ..Self::new(limit) }

@@ -38,7 +38,7 @@ impl fmt::Display for ProtocolVersion {
     }
 }
 
-/// A text is no version that the fronts speak.
+/// The protocol version is not supported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the protocol version is not supported; supported are 2024-11-05, 2025-03-26, 2025-06-18, \

@@ -72,7 +72,7 @@ pub(crate) enum CallKind {
     Tool,
     List(ListKind),
     Initialize(Box<Initialize>),
-    /// The subscription that was noted for it.
+    /// The subscription that was added for it.
     Subscribe(Option<String>),
     Other,
 }
@@ -320,7 +320,7 @@ impl Server {
         if let Some(session) = self.sessions.get_mut(call.session) {
             session.open.retain(|open| *open != key);
             session.open_bytes -= call.bytes;
-            // Nobody waits for the answer to a request of the server that was part of it.
+            // A request of the server that was part of it is not answered any more.
             session.server_requests.retain(|request| request.stream != Some(call.stream));
             if session.open.is_empty() && session.open.capacity() > 8 {
                 session.open = Vec::new();
@@ -382,7 +382,7 @@ fn fits(in_session: (usize, usize), of_server: (usize, usize), bytes: usize) -> 
     count && (is_small || size)
 }
 
-/// An error of Mainstay, not of a server; its data says so to programs.
+/// An error of Mainstay, not of a server; programs recognise it by its data.
 pub(crate) fn refusal(id: Id<'_>, cause: &str, text: &str) -> Bytes {
     frame::error_with_data(id, frame::INTERNAL_ERROR, text, &Refusal { mainstay: cause })
 }

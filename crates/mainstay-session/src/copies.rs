@@ -1,4 +1,4 @@
-//! The last good copies of what a server says of itself, and how they are kept up to date.
+//! The last good copies of a server's handshake and lists, and how they are kept up to date.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const READING: Duration = Duration::from_secs(60);
 /// A server that announces changes of its lists may do so many times.
 const MOMENT: Duration = Duration::from_millis(200);
 
-/// What a server last said of itself.
+/// The last good copies of a server's handshake and lists.
 #[derive(Debug)]
 pub(crate) struct Copies {
     pub(crate) hello: Option<Arc<RawValue>>,
@@ -38,7 +38,7 @@ pub(crate) struct Copies {
     queue: VecDeque<(LinkKey, Why)>,
     /// When lists are read again whose change was announced.
     read_again_at: Option<Instant>,
-    /// What was read, and when clients are told which lists differ.
+    /// What was read, and when the differing lists are announced to clients.
     announce_at: Option<(Instant, ReadLists)>,
 }
 
@@ -132,14 +132,14 @@ impl Copies {
 }
 
 impl Server {
-    /// Reads all lists of a run. Clients are told which of them differ from those that they know.
+    /// Reads all lists of a run. Those that differ from what clients know are announced to them.
     pub(crate) fn read_lists_of_new_run(&mut self, now: Instant, link: LinkKey) {
         self.copies.queue.push_back((link, Why::NewRun));
         self.read_next_lists(now);
     }
 
     /// The server announces that lists have changed. They are read again in a moment, once, however often this is
-    /// said, and clients are told if they have: many servers announce their lists at each start.
+    /// said, and real changes are announced to clients: many servers announce their lists at each start.
     pub(crate) fn lists_may_have_changed(&mut self, now: Instant) {
         if self.availability.run().is_none() {
             return;
@@ -271,7 +271,7 @@ impl Server {
         self.read_next_lists(now);
     }
 
-    /// Tells clients which lists have changed, unless another change was announced since: then they are read again.
+    /// Announces changed lists to clients, unless another change was announced since: then they are read again.
     fn announce_changed_lists(&mut self, read: &ReadLists) {
         if self.copies.announcements != read.announcements {
             return;

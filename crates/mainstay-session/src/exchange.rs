@@ -181,7 +181,7 @@ impl Server {
         }
     }
 
-    /// Does what the replay contract says now.
+    /// Executes the next step of the replay contract.
     pub(crate) fn advance(&mut self, now: Instant, key: CallKey) {
         if let Some(call) = self.calls.take(key) {
             self.advance_taken(now, key, call);
@@ -423,7 +423,7 @@ impl Server {
         }
     }
 
-    /// The first result after a restart says that state was lost.
+    /// Adds to the first result after a restart that state was lost.
     fn with_restart_note(
         &mut self,
         session: SessionKey,
@@ -508,7 +508,7 @@ impl Server {
         }
     }
 
-    /// Tells the server that nobody waits for a request any more.
+    /// Cancels a request at the server.
     pub(crate) fn cancel_at_server(&mut self, key: CallKey, call: &Call) {
         match &call.stage {
             Stage::AtStdio { link, id } => self.cancel_at_stdio(*link, *id),

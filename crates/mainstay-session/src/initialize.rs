@@ -1,4 +1,4 @@
-//! The client's `initialize`: answered with what the server says of itself now, or what it said last.
+//! The client's `initialize`: answered with the server's own answer, or with the copy of the last one.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -104,7 +104,7 @@ impl Server {
             && now < until
         {
             if self.links.get(run.link).is_some_and(|link| link.as_stdio().is_some()) {
-                // It was initialized already, with our own name if it is shared.
+                // It was initialized already, with Mainstay's name if it is shared.
                 let result = Arc::<RawValue>::from(run.hello.result.clone());
                 return self.welcome(now, key, &result, run.generation);
             }
@@ -201,7 +201,7 @@ impl Server {
                 now,
                 key,
                 "bad-answer",
-                "the server's answer makes no sense",
+                "the server's answer is invalid",
             );
         };
         let (params, session_key) = (Arc::clone(&initialize.params), call.session);
@@ -277,7 +277,7 @@ fn read_params(message: &Parsed) -> Option<(String, Arc<RawValue>)> {
     Some((version, Arc::from(raw)))
 }
 
-/// The version for a client: the one it wants if we speak it, but none that is newer than the server's.
+/// The version for a client: the one that it wants if that is supported, and not newer than the server's.
 fn agreed_version(wanted: &str, result: &RawValue) -> ProtocolVersion {
     let newest = ProtocolVersion::V2025_11_25;
     let servers = Handshake::read(result.get().as_bytes());

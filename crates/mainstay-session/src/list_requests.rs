@@ -1,7 +1,7 @@
 //! Lists, as clients ask for them.
 //!
-//! A list that fits on one page is passed through. If the server cuts it into pages, clients get the pages of our copy,
-//! with cursors of our own: those of the server end with it.
+//! A list that fits on one page is passed through. If the server cuts it into pages, clients get the pages of the copy,
+//! with its cursors: those of the server end with it.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ impl Server {
         let Some(call) = self.calls.get(key) else { return };
         let Some(id) = call.message.id() else { return };
         if let Some(cursor) = call.message.cursor() {
-            let unknown = || frame::error(id, frame::INVALID_PARAMS, "there is no such cursor");
+            let unknown = || frame::error(id, frame::INVALID_PARAMS, "the cursor is unknown");
             let page = self.list_copy(kind, id, Some(&cursor)).unwrap_or_else(unknown);
             return self.answer(now, key, Some(page));
         }

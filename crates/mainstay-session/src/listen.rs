@@ -11,10 +11,10 @@ use crate::server::Server;
 use crate::session::SessionKey;
 use crate::timers::Timer;
 
-/// How long to wait before a stream is asked for again, unless the server says otherwise.
+/// How long to wait before a stream is requested again, unless the server sets another time.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// No server may make us wait longer.
+/// The longest time that a server may set.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// How often in a row a stream is asked for that another one reads: a daemon that is replaced is about to end.
@@ -168,7 +168,7 @@ impl Server {
             return self.pause_listener(now, key, link, PAUSE);
         }
         if status >= 500 && had_event {
-            // It says nothing of the event: a gateway may not reach the server for a while.
+            // The event may be known: a gateway may not reach the server for a while.
             return self.pause_listener(now, key, link, PAUSE);
         }
         // What cannot be resumed can still be started.

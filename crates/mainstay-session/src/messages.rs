@@ -15,7 +15,7 @@ const PROGRESS_LINE: usize = 200;
 pub(crate) const TOO_MANY: &str = "too many requests, or too large ones, are waiting for an answer; \
                                    this one was not sent to the server, try again later";
 
-/// The text of an answer that is ours.
+/// The text of an answer in place of the server's.
 pub(crate) fn verdict(
     server: &str,
     verdict: Verdict,
@@ -83,7 +83,7 @@ pub(crate) fn verdict(
     }
 }
 
-/// What a client that waits for a server is told meanwhile. `line` is the last one that the server wrote to
+/// The progress message for a client that waits for a server. `line` is the last one that the server wrote to
 /// standard error.
 pub(crate) fn starting(server: &str, line: Option<&str>, availability: &Availability) -> String {
     let line = line.map(str::trim).filter(|line| !line.is_empty());
@@ -112,7 +112,7 @@ pub(crate) fn cause(verdict: Verdict) -> &'static str {
     }
 }
 
-/// What the first tool result after a restart says besides.
+/// The note in the first tool result after a restart.
 pub(crate) fn restart_note(server: &str, after: Option<&Reason>) -> String {
     let why = after.map_or_else(String::new, |why| format!(" ({})", why.text));
     format!(

@@ -160,7 +160,7 @@ impl Server {
         let stream = match &callers[..] {
             [] => None,
             [(_, only)] => Some(*only),
-            // On the general stream, unless nobody reads that.
+            // On the general stream, unless that has no reader.
             [.., (_, last)] => {
                 let session = self.sessions.get(session)?;
                 (!self.is_listening(session)).then_some(*last)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// A client's session, as far as a later daemon needs it to go on.
+/// A client's session, as far as a later daemon needs it to continue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionRecord {
     /// Our id for it.
@@ -76,11 +76,11 @@ pub enum StreamNews {
     Said(u64, Bytes),
     /// The answer was added, and ends the stream.
     Answered(u64, Bytes),
-    /// Nobody needs the stream any more.
+    /// The stream is not needed any more.
     Over,
 }
 
-/// A stream that a later daemon takes up.
+/// A stream that a later daemon recovers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamRecord {
     /// Which one.
@@ -98,7 +98,7 @@ pub struct StreamRecord {
 }
 
 /// Keeps sessions and copies. No call waits for a disk, so all may be made from the hot path and
-/// under a lock. The last write wins; what was said shortly before a crash may be lost.
+/// under a lock. The last write wins; writes shortly before a crash may be lost.
 pub trait StateStore: fmt::Debug + Send + Sync {
     /// Keeps a session, instead of what was kept of it before.
     fn save(&self, record: SessionRecord);
@@ -113,8 +113,8 @@ pub trait StateStore: fmt::Debug + Send + Sync {
     /// Forgets a session, and all its streams.
     fn remove(&self, id: &str);
 
-    /// Keeps what is known of a server, instead of what was kept before. The content is the
-    /// proxy's own affair.
+    /// Keeps what is known of a server, instead of what was kept before. The content is
+    /// opaque to the store.
     fn save_copy(&self, server: &str, copy: Vec<u8>);
 
     /// Forgets a server's copy and all its sessions, with their streams.

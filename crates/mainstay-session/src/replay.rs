@@ -1,6 +1,6 @@
 //! The replay contract: what becomes of one request, whatever happens behind it.
 //!
-//! A [`Replay`] is told how each attempt ended and whether the server is available, and returns the next step.
+//! A [`Replay`] takes how each attempt ended and whether the server is available, and returns the next step.
 //! It promises that
 //!
 //! - a request that may have been executed is sent again only if that is safe, and to one further run at most (to the
@@ -17,15 +17,15 @@ use std::time::{Duration, Instant};
 /// How often a request is made again because the connection to the server was interrupted.
 pub(crate) const MAX_INTERRUPTIONS: u8 = 3;
 
-/// After an attempt that reached nobody, a run that still counts as up is tried again after this time.
+/// After an attempt that did not reach the server, a run that still counts as up is tried again after this time.
 const TRY_AGAIN: Duration = Duration::from_millis(50);
 
 /// After an attempt that broke off, a run that still counts as up is tried again after this time. It has
-/// most likely ended, which an engine of containers takes a moment to tell; and what stands before a
+/// most likely ended, which a container engine takes a moment to report; and a proxy before a
 /// container takes connections after its death, so that a second attempt at it would be lost too.
 const BROKEN_OFF: Duration = Duration::from_millis(500);
 
-/// After two attempts at a run that broke off, its end is awaited for this time. Engines of containers may tell it late.
+/// After two attempts at a run that broke off, its end is awaited for this time. Container engines may report it late.
 const END: Duration = Duration::from_secs(3);
 
 /// How long the reason for a death may take to arrive before the answer goes out without it.
@@ -41,7 +41,7 @@ const MAX_SESSION_LOSSES: u8 = 3;
 #[derive(Debug)]
 pub(crate) struct Replay {
     hold: Duration,
-    /// Since when it has been held, attempts that reached nobody included.
+    /// Since when it has been held, including attempts that did not reach the server.
     held: Option<Instant>,
     /// The run of that generation is not tried again before then.
     avoid: Option<(u64, Instant)>,
@@ -63,7 +63,7 @@ pub(crate) struct Replay {
 pub(crate) struct InFlightOn {
     /// 0 if it is not known.
     pub(crate) generation: u64,
-    /// Whether its answer can still be heard.
+    /// Whether its answer can still be received.
     pub(crate) can_answer: bool,
     /// How often the request was sent in all.
     pub(crate) attempts: u32,
@@ -86,7 +86,7 @@ pub(crate) enum UpstreamState {
     Coming(Option<Instant>),
     /// None.
     Down,
-    /// None ever again.
+    /// None, and there will be none.
     Removed,
 }
 
@@ -100,12 +100,12 @@ pub(crate) enum Loss {
         /// Whether the request may be executed twice.
         safe: bool,
     },
-    /// The connection to it was interrupted. It goes on, and may have seen the request.
+    /// The connection to it was interrupted. It continues, and may have seen the request.
     Interrupted {
         /// Whether the request may be executed twice.
         safe: bool,
     },
-    /// It said that it does not know the session, and did nothing.
+    /// It does not know the session, and did nothing.
     Forgotten,
 }
 
@@ -124,7 +124,7 @@ pub(crate) enum Step {
     Answer(Verdict),
 }
 
-/// An answer that is ours, because the server's will not come.
+/// An answer in place of the server's, which will not come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The server is down, and will be for longer than the request can wait.
@@ -138,8 +138,8 @@ pub(crate) enum Verdict {
         /// The run that had it.
         generation: u64,
     },
-    /// The server is there, but the way to its answer was lost with an earlier daemon; the effect of the
-    /// request is unknown.
+    /// The server runs, but the connection for its answer was lost with an earlier daemon; the effect of the request is
+    /// unknown.
     Severed {
         /// The run that had it; 0 if that is not known.
         generation: u64,
@@ -159,7 +159,7 @@ pub(crate) enum Verdict {
         /// The run that had it.
         generation: u64,
     },
-    /// The server forgets its sessions as fast as they are opened.
+    /// The server loses its sessions as soon as they are opened.
     SessionLostRepeatedly,
 }
 
@@ -195,8 +195,8 @@ impl Replay {
         self.held
     }
 
-    /// The answer when the request cannot wait although it should: too many do. What may have been
-    /// executed is said even then.
+    /// The answer when the request cannot wait although it should: too many do. A request that may have been
+    /// executed is answered with that even then.
     pub(crate) fn no_room(&self) -> Verdict {
         self.known().unwrap_or(Verdict::Down)
     }
@@ -210,8 +210,12 @@ impl Replay {
     /// What to do now.
     pub(crate) fn step(&mut self, now: Instant, upstream_state: UpstreamState) -> Step {
         if let Some(PendingFailure { generation, until, verdict }) = self.pending_failure {
-            let told = upstream_state != UpstreamState::Up(generation);
-            return if told || now >= until { Step::Answer(verdict) } else { Step::Wait(until) };
+            let is_reported = upstream_state != UpstreamState::Up(generation);
+            return if is_reported || now >= until {
+                Step::Answer(verdict)
+            } else {
+                Step::Wait(until)
+            };
         }
         if let Some((generation, until)) = self.ending {
             match upstream_state {
@@ -247,7 +251,7 @@ impl Replay {
         }
     }
 
-    /// Takes note of how the attempt at a run ended.
+    /// Records how the attempt at a run ended.
     pub(crate) fn lost(&mut self, now: Instant, generation: u64, loss: Loss) {
         let failure = |verdict| Some(PendingFailure { generation, until: now + REASON, verdict });
         self.in_flight_on = None;
@@ -284,7 +288,7 @@ impl Replay {
         self.held.get_or_insert(now);
     }
 
-    /// Takes note that the run cannot answer which an earlier daemon had sent the request to.
+    /// Records that the run to which an earlier daemon had sent the request cannot answer.
     pub(crate) fn missed(&mut self, now: Instant, upstream_state: UpstreamState, safe: bool) {
         let Some(InFlightOn { generation, .. }) = self.in_flight_on.take() else { return };
         let is_up = generation == 0 || upstream_state == UpstreamState::Up(generation);

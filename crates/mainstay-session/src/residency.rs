@@ -35,8 +35,8 @@ const MOVE_BATCH: usize = MOVE_TO_DISK_AT / 8;
 /// or they are being opened.
 const MAX_SESSIONS: usize = 20_000;
 
-/// What the client is told when its record was lost.
-const LOSS: &str = "Mainstay has lost the record of this session and goes on without it: subscriptions and the log \
+/// The log message for a client whose record was lost.
+const LOSS: &str = "Mainstay has lost the record of this session and continues without it: subscriptions and the log \
                     level have to be set again";
 
 /// A session that is being loaded from disk.
@@ -223,7 +223,7 @@ impl Server {
             run: None,
             cause: "session-lost",
             detail: format!(
-                "session {short} goes on without its record: subscriptions and log level are lost"
+                "session {short} continues without its record: subscriptions and log level are lost"
             ),
         }));
     }

@@ -268,7 +268,7 @@ impl Server {
         self.announce_resources(key);
     }
 
-    /// Tells a client that its resources may have changed.
+    /// Announces to a client that its resources may have changed.
     pub(crate) fn announce_resources(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get(key) else { return };
         let (general, uris) = (session.general, session.client.subscriptions.clone());

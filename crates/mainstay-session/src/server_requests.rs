@@ -2,7 +2,7 @@
 //!
 //! A client sees each under an id that names the run and the id that the request has there. It ends with the client's
 //! answer, which goes to the run that asked; when the server cancels it; or when its run or the request that it was
-//! part of is over, which the client is told.
+//! part of is over, of which the client is notified.
 //!
 //! A later daemon does not know which requests an earlier one passed on. It passes an answer on to the run that its id
 //! names, as long as the session has a request there that the earlier daemon had sent.
@@ -104,7 +104,7 @@ impl Server {
         }
     }
 
-    /// Tells a client that requests of the server are over.
+    /// Notifies a client that requests of the server are over.
     pub(crate) fn withdraw_server_requests(
         &mut self,
         key: SessionKey,

@@ -328,7 +328,7 @@ impl Server {
         only.or_else(sole)
     }
 
-    /// Whether the client has to be told that it now speaks to another run than before: once per run, with an answer
+    /// Whether the client has to be notified that it now speaks to another run than before: once per run, with an answer
     /// that can carry the note.
     pub(crate) fn meets_new_run(
         &mut self,

@@ -3,7 +3,7 @@
 //! Every request gets an id of its own, by which its answer is routed. When the lines end, the number of lines that
 //! were written whole shows which of the open requests can have reached the server.
 //!
-//! An id says to which daemon and connection it belongs (`first_id`), and which line of the run carries the request. So
+//! An id contains its daemon and connection (`first_id`), and the line of the run that carries the request. So
 //! it is known of a request that an earlier daemon sent whether it can have reached the server, and its answer is
 //! recognised.
 //!
@@ -37,10 +37,10 @@ const MAX_QUEUED_NOTIFICATIONS: usize = 256;
 /// How many queued lines are sent when a server reads again, before it is asked whether it reads on.
 const LINES_AT_ONCE: usize = 32;
 
-/// The part of an id that says which line of the run carries the request.
+/// The part of an id with the line of the run that carries the request.
 const LINE: u64 = 0xffff_ffff;
 
-/// How long lines are not confirmed for the sake of an answer: a server whose output nobody confirms has to wait some
+/// How long lines are not confirmed because of an answer: a server whose output is not confirmed has to wait at some
 /// day.
 const UNDELIVERED: Duration = Duration::from_secs(1);
 
@@ -329,7 +329,7 @@ impl Server {
         }
     }
 
-    /// Tells the server that nobody waits for a request any more, if it is still open.
+    /// Cancels a request at the server, if it is still open.
     pub(crate) fn cancel_at_stdio(&mut self, key: LinkKey, id: u64) {
         let Some(stdio) = self.stdio(key) else { return };
         if stdio.pending.remove(&id).is_some() {
@@ -426,7 +426,7 @@ impl Server {
                     debug!("an answer to no open request was dropped");
                 }
             }
-            // The ids of our requests are far from those that servers choose, so this is one of ours.
+            // The ids of requests to servers are far from those that servers choose, so this is one of them.
             Kind::Request => match self.take_pending(key, &message) {
                 Some(pending) => self.settle(now, key, pending, Reply::Echo),
                 None => self.route_server_request(now, key, &message),

@@ -37,7 +37,7 @@ const LARGE_KEPT: usize = 64 << 20;
 const LARGE: usize = 64 << 10;
 const KEPT_SHORTLY: Duration = Duration::from_secs(3);
 
-/// How many finished streams of a session are kept, and how many bytes they may take up, beside the newest.
+/// How many finished streams of a session are kept, and how many bytes they may have, beside the newest.
 const FINISHED: usize = 16;
 const FINISHED_BYTES: usize = 4 << 20;
 
@@ -265,7 +265,7 @@ impl Server {
         }
     }
 
-    /// The client cannot come back for this stream. When its reader leaves, its request is given up.
+    /// The client cannot resume this stream. When its reader leaves, its request is given up.
     pub fn end_resumption(&mut self, key: StreamRef) {
         if let Some(resumable) = self.streams.get_mut(key).and_then(Stream::resumable_mut) {
             (resumable.has_id, resumable.is_kept) = (false, false);
@@ -453,7 +453,7 @@ impl Server {
         let fits = self.kept_bytes + bytes <= LARGE_KEPT;
         let Some(resumable) = stream.resumable_mut() else { return };
         if !resumable.is_kept {
-            // A client without an id does not come back.
+            // A client without an id cannot resume.
             if !has_reader {
                 self.forget_stream(key);
             }
@@ -489,7 +489,7 @@ impl Server {
         }
     }
 
-    /// Removes a stream that nobody needs, also from the journal.
+    /// Removes a stream that is not needed any more, also from the journal.
     pub(crate) fn forget_stream(&mut self, key: StreamRef) {
         let journal = Journal { store: &*self.store, is_closed: self.is_frozen };
         if let Some(stream) = self.streams.get_mut(key) {

@@ -51,7 +51,7 @@ impl Body {
     }
 
     /// Whether the server has nothing more to send: `Some` with the number of bytes in the buffer
-    /// that are no part of the body.
+    /// that are not part of the body.
     pub(super) fn surplus(&mut self, buf: &mut BytesMut) -> Option<usize> {
         match self {
             Self::Length(left) => buf.len().checked_sub(usize::try_from(*left).ok()?),
@@ -76,7 +76,7 @@ impl Body {
         left.saturating_sub(buf.len() as u64)
     }
 
-    /// The connection ended; says whether the body may end there.
+    /// The connection ended. Returns whether the body may end there.
     pub(super) fn close(&mut self) -> bool {
         match self {
             Self::UntilClose | Self::Closed => {

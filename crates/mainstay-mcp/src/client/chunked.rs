@@ -9,13 +9,13 @@ const MAX_LINE: usize = 8 << 10;
 /// How long all trailers together may be.
 const MAX_TRAILERS: usize = 64 << 10;
 
-/// What the server sent is no chunked body.
+/// The body is not chunked correctly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadChunk {
-    /// The size of a chunk is no number.
-    #[error("the size of a chunk is no hexadecimal number")]
+    /// The size of a chunk is not a number.
+    #[error("the size of a chunk is not a hexadecimal number")]
     Size,
-    /// A chunk is longer than it said.
+    /// A chunk is longer than its size.
     #[error("a chunk does not end where it should")]
     End,
     /// A line does not end, or there are too many.
@@ -23,7 +23,7 @@ pub enum BadChunk {
     TooLong,
 }
 
-/// Where in a chunked body we are.
+/// The position in a chunked body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Chunked {
     /// Before the line with a size.
@@ -38,7 +38,7 @@ pub(super) enum Chunked {
 }
 
 impl Chunked {
-    /// Moves past what is no content, as far as the buffer goes. After an error the buffer and the
+    /// Skips what is not content, as far as the buffer goes. After an error the buffer and the
     /// state are as before, so that asking again gives the same error.
     pub(super) fn advance(&mut self, buf: &mut BytesMut) -> Result<(), BadChunk> {
         loop {

@@ -24,7 +24,7 @@ pub(super) enum Conn {
 }
 
 impl Conn {
-    /// Whether an idle connection is still open and nothing came in that nobody asked for.
+    /// Whether an idle connection is still open, without unexpected bytes.
     pub(super) fn is_quiet(&mut self) -> bool {
         match self {
             Self::Plain(stream) => is_silent(stream),
@@ -34,7 +34,7 @@ impl Conn {
         }
     }
 
-    /// How long the connection may idle, if a TCP connection may for `keep`. The other end of a unix socket is our own
+    /// How long the connection may idle, if a TCP connection may for `keep`. The other end of a unix socket is Mainstay's own
     /// HTTP listener, which keeps idle connections for 5 minutes.
     pub(super) fn idle_limit(&self, keep: Duration) -> Duration {
         match self {
@@ -43,7 +43,7 @@ impl Conn {
         }
     }
 
-    /// Whether a failed write tells that nothing was written. TLS has a buffer in between.
+    /// Whether a failed write means that nothing was written. TLS has a buffer in between.
     pub(super) fn writes_directly(&self) -> bool {
         match self {
             Self::Plain(_) | Self::Unix(_) => true,
@@ -52,7 +52,7 @@ impl Conn {
     }
 }
 
-/// Whether the kernel has nothing for us. The runtime learns of a closed connection only when it
+/// Whether the kernel has nothing to read. The runtime learns of a closed connection only when it
 /// next waits, so it cannot say.
 fn is_silent(socket: &impl AsFd) -> bool {
     let look = RecvFlags::PEEK | RecvFlags::DONTWAIT;

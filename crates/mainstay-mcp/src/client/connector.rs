@@ -7,7 +7,7 @@ use tokio::net::UnixStream;
 
 /// Makes connections.
 pub trait Connector: Send + Sync {
-    /// Makes a connection, or says at once why there is none.
+    /// Makes a connection, or fails at once.
     fn connect(&self) -> Connecting<'_>;
 }
 

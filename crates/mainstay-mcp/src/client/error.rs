@@ -19,7 +19,7 @@ pub enum SendError {
     Resolve {
         /// The name.
         host: String,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
@@ -28,14 +28,14 @@ pub enum SendError {
     Connect {
         /// The addresses, in the order in which they were tried.
         tried: Vec<SocketAddr>,
-        /// What the system said of the first.
+        /// The error of the system for the first one.
         #[source]
         source: io::Error,
     },
-    /// The server did not prove to be the one that was asked for, or could not.
+    /// The TLS handshake failed.
     #[error("no secure connection to `{name}`")]
     Tls {
-        /// Who the server should be.
+        /// The expected name of the server.
         name: String,
         /// What went wrong.
         #[source]
@@ -47,7 +47,7 @@ pub enum SendError {
     /// Something of the request was written, and the connection ended before the answer's head did.
     #[error("the server closed the connection before it answered")]
     Cut(#[source] Option<io::Error>),
-    /// Something of the request was written, and what came back is no answer.
+    /// Something of the request was written, and the response is not HTTP.
     #[error("the server answered with something else than HTTP")]
     Protocol(#[from] HeadError),
     /// No connection could be made.
@@ -83,7 +83,7 @@ pub enum BodyError {
         /// What the caller takes.
         limit: usize,
     },
-    /// Its chunks make no sense.
+    /// Its chunks are invalid.
     #[error("the server's answer is garbled")]
     Garbled(#[from] BadChunk),
 }

@@ -1,8 +1,7 @@
 //! One request and the head of its answer, over one connection.
 //!
-//! The whole request is one write if the kernel takes it. While it does not, we listen: a server
-//! that refuses a long body may say so and stop reading, and its answer is worth more than our
-//! error.
+//! The whole request is one write if the kernel takes it. While it does not, the connection is also read: a server that
+//! refuses a long body may respond and stop reading, and its response is worth more than a write error.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -46,7 +45,7 @@ pub(super) async fn exchange(conn: &mut Conn, out: &mut Outgoing<'_>) -> Result<
         Err(error) if done == 0 && conn.writes_directly() => Err(SendError::Unsent(error)),
         Err(error) => match read_head(conn, early).await {
             Ok(mut answer) => {
-                // The server may wait for the rest of the request for ever.
+                // The server may wait for the rest of the request forever.
                 answer.head.keep = None;
                 Ok(answer)
             }
@@ -118,7 +117,7 @@ fn refused(text: &[u8]) -> bool {
 async fn read_head(conn: &mut Conn, mut buf: BytesMut) -> Result<Answer, SendError> {
     // A head ends with a line, so it is parsed again only after the end of one.
     let mut due = !buf.is_empty();
-    // Interim responses are not read for ever, either.
+    // Interim responses are limited, too.
     let mut interim = 0;
     loop {
         while due && let Some(head) = Head::parse(&buf)? {
@@ -150,7 +149,7 @@ mod tests {
     use super::*;
     use crate::client::request::{Method, Request};
 
-    /// An idle connection that the server resets after we looked at it.
+    /// An idle connection that the server resets after it was checked.
     #[tokio::test]
     async fn a_request_that_cannot_be_begun_stays_whole() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -13,7 +13,7 @@ pub(super) const MAX_HEAD: usize = 64 << 10;
 /// How many headers it may have.
 const MAX_HEADERS: usize = 100;
 /// How long an idle connection is kept. Servers close theirs after 5 s or more, and one that is
-/// being closed while we write to it costs a call.
+/// closed during a write costs a call.
 const KEEP: Duration = Duration::from_secs(2);
 
 /// The head of a response.
@@ -47,11 +47,11 @@ pub(super) enum Framing {
     UntilClose,
 }
 
-/// What the server sent is no head of a response.
+/// The head of a response is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HeadError {
-    /// It is no HTTP/1.
-    #[error("no HTTP/1 response: {0}")]
+    /// It is not HTTP/1.
+    #[error("not an HTTP/1 response: {0}")]
     NotHttp(httparse::Error),
     /// It does not end.
     #[error("a response head longer than {MAX_HEAD} bytes")]
@@ -59,13 +59,13 @@ pub enum HeadError {
     /// It has too many headers.
     #[error("a response head with more than {MAX_HEADERS} headers")]
     TooManyHeaders,
-    /// The length of the body is no number, or there are several.
+    /// The length of the body is not a number, or there are several.
     #[error("a response without a valid content length")]
     BadLength,
-    /// The body is encoded in a way that nobody asked for.
+    /// The body has a transfer coding that was not requested.
     #[error("a response in an unknown transfer coding")]
     UnknownCoding,
-    /// The server wants to speak another protocol, which nobody asked for.
+    /// The server switches to another protocol, which was not requested.
     #[error("a change of protocol that was not asked for")]
     Upgrade,
 }
@@ -167,7 +167,7 @@ impl Facts {
     }
 
     fn keep(&self, framing: Framing) -> Option<Duration> {
-        // Whoever sends both may not mean the same by them as we do.
+        // A server that sends both may mean something else by them.
         let ambiguous = self.chunked && self.length.is_some();
         if self.close || ambiguous || framing == Framing::UntilClose {
             return None;

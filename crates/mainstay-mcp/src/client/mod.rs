@@ -11,8 +11,8 @@
 //! - no header, path or address can add a line to a request.
 //!
 //! It follows no redirect, decodes no content coding and has no limit in time but for connecting:
-//! how long an answer may take is up to the caller. A usual call is one look at the idle
-//! connection, one write and one read, and at most one allocation.
+//! the caller limits the time of an answer. A usual call is one check of the idle connection, one write and one read,
+//! and at most one allocation.
 
 mod body;
 mod chunked;
@@ -71,12 +71,12 @@ enum Dial {
 const IN_ADVANCE: Duration = Duration::from_secs(2);
 
 impl Client {
-    /// A client that trusts whom this machine trusts.
+    /// A client with the certificate authorities of this machine.
     pub fn new(target: Target) -> Self {
         Self::trusting(target, Trust::machine())
     }
 
-    /// A client that trusts these authorities if the target is secure.
+    /// A client with these certificate authorities.
     pub fn trusting(target: Target, trust: Trust) -> Self {
         let tls = target.tls.clone().map(|name| (name, trust));
         let dialer = Dial::Network(Dialer::new(target.place.clone(), tls));
@@ -127,15 +127,15 @@ impl Client {
             match exchange(&mut conn, &mut out).await {
                 Ok(answer) => return Ok(Response::new(answer, conn, pool)),
                 Err(error) if error.sent() => return Err(error),
-                // It was closed between our look and our write.
+                // It was closed between the check and the write.
                 Err(_) => {}
             }
         }
         // Boxed, because it is rare and large: the usual call has no part of it in its future.
-        Box::pin(self.send_anew(out)).await
+        Box::pin(self.send_on_new_connection(out)).await
     }
 
-    async fn send_anew(&self, mut out: Outgoing<'_>) -> Result<Response, SendError> {
+    async fn send_on_new_connection(&self, mut out: Outgoing<'_>) -> Result<Response, SendError> {
         let mut conn = self.dial().await?;
         let answer = exchange(&mut conn, &mut out).await?;
         Ok(Response::new(answer, conn, &self.shared.pool))

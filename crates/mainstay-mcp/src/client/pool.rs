@@ -73,7 +73,7 @@ impl Pool {
         self.lock().rooms.pop().unwrap_or_default()
     }
 
-    /// Keeps the memory of a call, if nobody else refers to a part of it.
+    /// Keeps the memory of a call, if nothing else refers to a part of it.
     pub(super) fn put_room(&self, mut room: BytesMut) {
         room.clear();
         if room.try_reclaim(ROOM) && room.capacity() < 2 * ROOM {
@@ -84,7 +84,7 @@ impl Pool {
         }
     }
 
-    /// Closes what has aged; says when to come again, if ever.
+    /// Closes what has aged. Returns when to call it again.
     fn sweep(&self, now: Instant) -> Option<Instant> {
         let mut state = self.lock();
         let aged = state.idle.sweep(now);

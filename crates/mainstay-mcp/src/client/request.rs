@@ -54,12 +54,12 @@ pub enum Method {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadHeader {
     /// The name has characters that no name may have.
-    #[error("`{}` is no name of a header", .0.escape_debug())]
+    #[error("`{}` is not a valid header name", .0.escape_debug())]
     Name(String),
     /// The value has a line break or another control character.
     #[error("the value of header `{0}` has a control character")]
     Value(String),
-    /// The header would change where the message ends or to whom it goes.
+    /// The header would change the end of the message or its target.
     #[error("header `{0}` cannot be set")]
     Reserved(String),
 }
@@ -92,7 +92,7 @@ impl fmt::Debug for Headers {
 
 impl<'a> Outgoing<'a> {
     /// Writes a request into `front`, which is empty and later takes the answer. `preamble` is what
-    /// follows the method, up to the first header of ours.
+    /// follows the method, up to the first header of the client.
     pub(super) fn new(
         mut front: BytesMut,
         preamble: &[u8],

@@ -15,7 +15,7 @@ use super::exchange::{Answer, READ};
 use super::head::{self, ContentType};
 use super::pool::Pool;
 
-/// The most room made at once for a body of which nobody asked for the whole.
+/// The most room made at once for a body that is read in parts.
 const MOST_READ: usize = 64 << 10;
 /// A whole body up to this length gets memory of its own, so that keeping it does not keep the much
 /// larger buffer into which it was read.
@@ -170,7 +170,7 @@ impl Response {
     fn settle(&mut self) {
         if let Some(surplus) = self.body.surplus(&mut self.buf)
             && let Some(Lease { conn, keep }) = self.lease.take()
-            // What nobody asked for would be taken for the next answer.
+            // Surplus bytes would be taken for the next answer.
             && surplus == 0
             && let Some(keep) = keep
         {

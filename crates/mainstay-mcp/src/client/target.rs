@@ -15,7 +15,7 @@ use super::request::{BadHeader, put_header};
 #[derive(Clone)]
 pub struct Target {
     pub(super) place: Place,
-    /// Whom the server must prove to be; `None` sends in the clear.
+    /// The name in the server's certificate; `None` connects without TLS.
     pub(super) tls: Option<ServerName<'static>>,
     /// What follows the method in every request: path, version, host and fixed headers.
     pub(super) preamble: Box<[u8]>,
@@ -34,23 +34,23 @@ pub(super) enum Place {
 /// Why nothing can be sent to a target.
 #[derive(Debug, thiserror::Error)]
 pub enum BadTarget {
-    /// There is no address.
+    /// No address is known.
     #[error("no address is known")]
     NoAddress,
     /// The path cannot be part of a request.
-    #[error("`{}` is no path that a request can have", .0.escape_debug())]
+    #[error("`{}` is not a valid path", .0.escape_debug())]
     Path(String),
     /// The URL cannot be read. It may hold a secret, so it is not shown.
     #[error("the URL is not valid")]
     Url(#[source] InvalidUri),
-    /// The URL is of another kind.
+    /// Another scheme.
     #[error("the URL does not begin with `http://` or `https://`")]
     Scheme,
     /// The URL names a user.
     #[error("the URL holds a user name or a password; send them in a header")]
     UserInfo,
-    /// The URL names no server.
-    #[error("`{}` is no name of a server", .0.escape_debug())]
+    /// The host name is invalid.
+    #[error("`{}` is not a valid host name", .0.escape_debug())]
     Host(String),
     /// A header cannot be sent.
     #[error(transparent)]

@@ -1,4 +1,4 @@
-//! Whom we believe.
+//! Certificate authorities.
 
 use std::io;
 use std::sync::{Arc, LazyLock};
@@ -10,7 +10,7 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 use tracing::debug;
 
-/// The authorities whose word is taken for who a server is. A cheap handle; certificates are loaded
+/// The trusted certificate authorities. A cheap handle; certificates are loaded
 /// when the first secure connection is made.
 #[derive(Debug, Clone)]
 pub struct Trust(Arc<Inner>);

@@ -35,7 +35,7 @@ impl<'a> Handshake<'a> {
 
 /// A server's result of `initialize` as a client gets it: in the version agreed with that client,
 /// and with `listChanged` for each list that the server has, because the server may be exchanged
-/// while the client stays. Nothing if the result makes no sense. All other bytes are kept.
+/// while the client stays. None if the result is invalid. All other bytes are kept.
 pub fn result_for_client(result: &[u8], version: &str) -> Option<Bytes> {
     let [old_version, capabilities] = members(result, ["protocolVersion", "capabilities"]).ok()?;
     let version = json(version);

@@ -8,7 +8,7 @@ macro_rules! methods {
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub enum Method {
             $(#[doc = concat!("`", $name, "`")] $variant,)*
-            /// One that we pass on without knowing it.
+            /// An unknown one, which is passed on.
             Other(Box<str>),
         }
 

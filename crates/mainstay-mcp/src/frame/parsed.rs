@@ -37,10 +37,10 @@ pub enum Kind {
     Error,
 }
 
-/// What `notifications/progress` says.
+/// The parameters of `notifications/progress`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Progress {
-    /// Where the token stands that tells which request it is about.
+    /// Where the token is that identifies its request.
     pub token: Span,
     /// How far it is.
     pub value: f64,
@@ -145,8 +145,8 @@ impl Parsed {
         splice(&self.text, &mut [Edit(span, new)])
     }
 
-    /// Where a request says under which token it wants to hear of progress. An error if that cannot
-    /// be told for certain: then the server might use a token that belongs to another session.
+    /// Where a request has the token under which it wants progress. An error if that is not
+    /// certain: then the server might use a token that belongs to another session.
     pub fn progress_token(&self) -> Result<Option<Span>, BadParams> {
         let Some(params) = self.params().filter(|params| may_have_progress_token(params)) else {
             return Ok(None);
@@ -159,13 +159,13 @@ impl Parsed {
         Ok(token.and_then(|token| self.place_of_id(token)))
     }
 
-    /// What `notifications/progress` says, if it can be read.
+    /// The parameters of `notifications/progress`, if they are valid.
     pub fn progress(&self) -> Option<Progress> {
         let [token, value] = members(self.params()?, ["progressToken", "progress"]).ok()?;
         Some(Progress { token: self.place_of_id(token?)?, value: value?.get().parse().ok()? })
     }
 
-    /// Where `notifications/cancelled` says which request it is about.
+    /// Where `notifications/cancelled` has the id of its request.
     pub fn cancelled_id(&self) -> Option<Span> {
         let [id] = members(self.params()?, ["requestId"]).ok()?;
         self.place_of_id(id?)
@@ -186,7 +186,7 @@ impl Parsed {
         self.param("level")
     }
 
-    /// From where a list is to go on.
+    /// From where a list is to continue.
     pub fn cursor(&self) -> Option<Cow<'_, str>> {
         self.param("cursor")
     }

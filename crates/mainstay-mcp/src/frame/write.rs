@@ -44,7 +44,7 @@ pub fn resource_updated(uri: &str) -> Bytes {
     call(None, "notifications/resources/updated", Some(&params))
 }
 
-/// Writes a log message of ours.
+/// Writes a log message of Mainstay.
 pub fn log_message(level: &str, text: &str) -> Bytes {
     let params =
         [r#"{"level":""#, level, r#"","logger":"mainstay","data":"#, &json(text), "}"].concat();
@@ -61,7 +61,7 @@ pub fn error_text(id: Id<'_>, error: &[u8]) -> Bytes {
     answer(id, r#","error":"#, error)
 }
 
-/// Writes an answer that only says that all went well.
+/// Writes an answer with an empty result.
 pub fn empty_result(id: Id<'_>) -> Bytes {
     result_text(id, b"{}")
 }
@@ -71,7 +71,7 @@ pub fn error(id: Id<'_>, code: i64, message: &str) -> Bytes {
     error_text(id, json(&Refusal::<()> { code, message, data: None }).as_bytes())
 }
 
-/// Writes an answer with an error that says more to programs.
+/// Writes an answer with an error that has data for programs.
 ///
 /// # Panics
 ///
@@ -80,7 +80,7 @@ pub fn error_with_data(id: Id<'_>, code: i64, message: &str, data: &impl Seriali
     error_text(id, json(&Refusal { code, message, data: Some(data) }).as_bytes())
 }
 
-/// Writes the answer to `tools/call` that tells the model of a failure.
+/// Writes the answer to `tools/call` for a failure, which the model reads.
 pub fn tool_error(id: Id<'_>, text: &str) -> Bytes {
     let result = [r#"{"content":["#, &text_item(text), r#"],"isError":true}"#].concat();
     result_text(id, result.as_bytes())

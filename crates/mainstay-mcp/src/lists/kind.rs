@@ -49,7 +49,7 @@ impl ListKind {
         }
     }
 
-    /// The member of an item that tells it from the others.
+    /// The member of an item that identifies it.
     pub fn name_key(self) -> &'static str {
         match self {
             Self::Tools | Self::Prompts => "name",

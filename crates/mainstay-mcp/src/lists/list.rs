@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use super::{BadList, ListKind, MAX_PAGES};
 use crate::frame::{Edit, Span, members, splice};
 
-/// A list as a server gave it, with cursors of our own.
+/// A list as a server gave it, with Mainstay's cursors.
 #[derive(Debug, Clone)]
 pub struct List {
     kind: ListKind,

@@ -40,7 +40,7 @@ impl Walk {
         self.kind
     }
 
-    /// Takes in the server's answer, and tells what to do next.
+    /// Takes the server's answer. Returns what to do next.
     pub fn take(&mut self, result: Bytes) -> Result<Next, BadList> {
         self.bytes += result.len();
         if self.bytes > MAX_BYTES {

@@ -1,4 +1,4 @@
-//! Messages that were too long to keep: their two ends may still tell what they were.
+//! Messages that were too long to keep: their two ends may still show what they were.
 
 use serde_json::{Map, Value};
 

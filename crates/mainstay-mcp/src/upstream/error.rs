@@ -31,7 +31,7 @@ pub enum UpstreamError {
         /// More about it, as the server wrote it.
         data: Option<Box<RawValue>>,
     },
-    /// The server is not there, and the text says why.
+    /// The server is not available, for this reason.
     #[error("{0}")]
     Unavailable(String),
     /// The server does not keep to the protocol; the text names the request.
@@ -55,7 +55,7 @@ pub enum UpstreamError {
         /// The beginning of the body.
         body: String,
     },
-    /// The HTTP server no longer knows the session that it opened for us.
+    /// The HTTP server no longer knows the session.
     #[error("the server no longer knows the session in which `{method}` was sent")]
     SessionLost {
         /// The method of the request.
@@ -73,7 +73,7 @@ pub enum UpstreamError {
 }
 
 /// The beginning of a text of the server, at most 300 characters, fit for a message. A page for
-/// browsers says nothing in so few.
+/// browsers is not shown.
 pub fn excerpt(text: &[u8]) -> String {
     const MOST: usize = 300;
     let text = String::from_utf8_lossy(text);

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use super::{UpstreamError, error, protocol, raw};
 use crate::version::ProtocolVersion;
 
-/// What we announce: a shared server may ask any of its clients, and the one that is asked may refuse.
+/// What Mainstay announces: a shared server may ask any of its clients, and that client may refuse.
 const CAPABILITIES: &str = r#"{"roots":{"listChanged":true},"sampling":{},"elicitation":{}}"#;
 
 /// The name and version that Mainstay gives to servers.
@@ -33,7 +33,7 @@ pub struct Hello {
 }
 
 impl Hello {
-    /// Reads the result of `initialize`. A protocol version that we do not speak is an error.
+    /// Reads the result of `initialize`. An unsupported protocol version is an error.
     pub fn read(
         result: Box<RawValue>,
         http_session: Option<String>,
@@ -65,7 +65,7 @@ pub fn params(identity: &Identity) -> Box<RawValue> {
     params_with(identity, CAPABILITIES)
 }
 
-/// The parameters of `initialize` for one who cannot be asked anything.
+/// The parameters of `initialize` without capabilities.
 pub fn plain_params(identity: &Identity) -> Box<RawValue> {
     params_with(identity, "{}")
 }

@@ -1,4 +1,4 @@
-//! The ways to a server, and what is said on them by ourselves.
+//! Connections to servers, and the requests of Mainstay itself.
 
 pub mod cut;
 mod error;
@@ -31,22 +31,22 @@ pub struct LineLink {
     /// Lines from its stdout. When this ends, the link is gone. Of a line that was too long to keep
     /// only the two ends come, with a newline between them, which no other line holds.
     pub from_server: mpsc::Receiver<Bytes>,
-    /// Takes the lines from stdout that are no JSON-RPC; they are dropped while it is full.
+    /// Takes the lines from stdout that are not JSON-RPC; they are dropped while it is full.
     pub junk: mpsc::Sender<Bytes>,
     /// How many lines have been written whole to the server since its start.
     pub written: watch::Receiver<u64>,
-    /// Tells how many lines of `from_server` have been taken in, so that those before need not be kept
+    /// How many lines of `from_server` have been processed, so that those before need not be kept
     /// for another daemon.
     pub heard: watch::Sender<u64>,
-    /// What the server may have written while nobody listened; some of it may have been heard by an
-    /// earlier daemon. Only answers to requests that are still open count. None if all that was not heard
+    /// What the server may have written while no daemon was connected; some of it may have been received by an
+    /// earlier daemon. Only answers to requests that are still open count. None if all that was not received
     /// comes with `from_server`.
     pub past: Option<Vec<Bytes>>,
-    /// Tells of every interruption of the link, when it is over. None if there can be none.
+    /// Every interruption of the link, when it is over. None if there can be none.
     pub interruptions: Option<watch::Receiver<Interruption>>,
 }
 
-/// The way to a server.
+/// The connection to a server.
 #[derive(Debug)]
 pub enum Link {
     /// A stdio server.
@@ -57,14 +57,14 @@ pub enum Link {
     Remote(Target),
 }
 
-/// The first id of our requests. Late answers to requests of another epoch are never taken for
+/// The first id of requests to a server. Late answers to requests of another epoch are never taken for
 /// answers to those of this one. Servers written in JavaScript read numbers exactly up to 2^53 only,
 /// which leaves 21 bits for the epoch. One run does not see two million of them.
 pub fn first_id(epoch: u32) -> u64 {
     u64::from(epoch & 0x1f_ffff) << 32
 }
 
-/// Turns an answer that the server wrote into ours.
+/// The result in an answer of the server.
 pub fn settled(method: &str, answer: &Parsed) -> Result<Box<RawValue>, UpstreamError> {
     #[derive(Deserialize)]
     struct RpcError {
@@ -75,7 +75,7 @@ pub fn settled(method: &str, answer: &Parsed) -> Result<Box<RawValue>, UpstreamE
     }
     let odd = || {
         let text = excerpt(answer.text());
-        protocol(method, format_args!("something that is no answer: {text}"))
+        protocol(method, format_args!("something that is not an answer: {text}"))
     };
     match answer.kind() {
         Kind::Result => {
@@ -97,7 +97,7 @@ pub fn protocol(method: &str, what: impl Display) -> UpstreamError {
     UpstreamError::Protocol(format!("the server answered `{method}` with {what}"))
 }
 
-/// The error for an HTTP answer that is none.
+/// The error for an HTTP status other than 200.
 pub fn bad_status(method: &str, status: u16, body: &[u8]) -> UpstreamError {
     if crate::loss::is_session_lost(Some(status), body) {
         return UpstreamError::SessionLost { method: method.to_owned() };
@@ -115,7 +115,7 @@ pub fn not_sent(method: &str, error: SendError) -> UpstreamError {
     }
 }
 
-/// Writes parameters of our own.
+/// Writes the parameters of a request.
 ///
 /// # Panics
 ///

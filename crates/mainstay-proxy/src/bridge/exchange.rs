@@ -290,7 +290,7 @@ impl Exchange {
         self.message.as_ref().is_none_or(is_harmless)
     }
 
-    /// When the request is answered here if there is no daemon.
+    /// When the request is answered here if no daemon runs.
     fn deadline(&self) -> Instant {
         match self.lost_at {
             Some(lost_at) if !self.is_harmless() => lost_at + UNKNOWN_EFFECT_TIMEOUT,

@@ -330,7 +330,7 @@ impl Link {
         let (id, version) = match opened {
             Some(Opened { session: Some(session), .. }) => session,
             Some(Opened { answer, .. }) => {
-                // If the server was removed, a new connection fails, and says so better.
+                // If the server was removed, the error of a new connection is clearer.
                 if let Err(SendError::NoConnection(error @ ConnectError::Final(_))) =
                     self.client.check().await
                 {

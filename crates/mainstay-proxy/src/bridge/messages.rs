@@ -1,4 +1,4 @@
-//! The client's messages, and our answers to them.
+//! The client's messages, and the answers of the bridge.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -25,7 +25,7 @@ pub(super) enum Content {
         text: Bytes,
         requests: Vec<RequestInfo>,
     },
-    /// Not JSON-RPC. The front says what is wrong with it.
+    /// Not JSON-RPC. The front answers with an error.
     Garbled(Bytes),
 }
 

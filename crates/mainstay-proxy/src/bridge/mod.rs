@@ -5,7 +5,7 @@
 //!
 //! The daemon may be killed, replaced or away. A connection that breaks is made again, and a request whose response was
 //! lost is sent again with the last event that was received. The front then continues the stream, or decides by the
-//! replay contract what becomes of the request: nothing of that is decided here. If there is no daemon for too long, the
+//! replay contract what becomes of the request: nothing of that is decided here. If no daemon runs for too long, the
 //! request gets an error.
 //!
 //! Guarantees: every request gets one answer, unless its client cancels it; messages reach the server in order.

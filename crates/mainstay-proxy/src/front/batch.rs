@@ -8,7 +8,7 @@ use crate::frame::{self, FrameError, Kind, Method, Parsed};
 /// How many messages a batch may have.
 const MESSAGES: usize = 128;
 
-/// A batch, taken apart.
+/// The messages of a batch.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) requests: Vec<Parsed>,
@@ -16,16 +16,16 @@ pub(super) struct Batch {
     pub(super) others: Vec<Parsed>,
 }
 
-/// Why a text is no batch that can be served.
+/// Why a batch cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BatchError {
     #[error("batches are part of protocol version 2025-03-26 only")]
     Version,
-    #[error("the batch is empty, has more than {MESSAGES} messages, or is no JSON")]
+    #[error("the batch is empty, has more than {MESSAGES} messages, or is not JSON")]
     Size,
     #[error("`initialize` must not be part of a batch")]
     Initialize,
-    #[error("a message of the batch is no JSON-RPC message")]
+    #[error("a message of the batch is not a JSON-RPC message")]
     Message(#[source] FrameError),
 }
 
@@ -35,7 +35,7 @@ pub(super) fn is_batch(text: &[u8]) -> bool {
 }
 
 impl Batch {
-    /// Takes a batch apart, if the session's version has batches.
+    /// Reads a batch, if the session's version has batches.
     pub(super) fn read(text: &Bytes, version: Option<ProtocolVersion>) -> Result<Self, BatchError> {
         if version != Some(ProtocolVersion::V2025_03_26) {
             return Err(BatchError::Version);

@@ -6,7 +6,7 @@
 //!
 //! - a request is sent to its session once, and its stream is read by at most one connection;
 //! - its reader is dropped as soon as its client can no longer get the answer, and not before;
-//! - what is wrong with a message is answered without asking a server.
+//! - invalid messages are answered without a server.
 
 mod batch;
 pub mod http;

@@ -36,10 +36,10 @@ const MAX_EMPTY_RESUMES: u32 = 5;
 /// and again, for as long as a call takes.
 const POLLING: Duration = Duration::from_secs(600);
 
-/// How long to wait before that, unless the server says otherwise.
+/// How long to wait before that, unless the server sets another time.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// No server may make us wait longer.
+/// The longest time that a server may set.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// The headers of every POST.
@@ -165,7 +165,7 @@ impl Exchange {
         let id = response.header("mcp-session-id").map(str::to_owned);
         if response.status() != 200 {
             let body = response.bytes(ERROR_BODY).await.unwrap_or_default();
-            // Whatever it says of sessions, none is there that it could have lost.
+            // No session is lost: there was none.
             let body = upstream::excerpt(&body);
             let (method, status) = (METHOD.to_owned(), response.status());
             return Err(UpstreamError::Http { method, status, body });
@@ -237,7 +237,7 @@ impl Exchange {
         };
         let no_answer = || {
             let text = upstream::excerpt(&body);
-            let what = format_args!("something that is no answer: {text}");
+            let what = format_args!("something that is not an answer: {text}");
             HttpFailure::Unusable(upstream::protocol(method, what))
         };
         let answer = Parsed::read(body.clone()).map_err(|_| no_answer())?;
@@ -400,7 +400,7 @@ async fn only_answer(method: &str, response: &mut Response) -> Result<Parsed, Up
         let body: Bytes = response.bytes(MAX_LINE).await.map_err(|_| closed())?;
         return Parsed::read(body.clone()).map_err(|_| {
             let text = upstream::excerpt(&body);
-            upstream::protocol(method, format_args!("something that is no answer: {text}"))
+            upstream::protocol(method, format_args!("something that is not an answer: {text}"))
         });
     }
     let mut parser = Parser::new(MAX_LINE);
@@ -421,8 +421,8 @@ async fn only_answer(method: &str, response: &mut Response) -> Result<Parsed, Up
     Err(closed())
 }
 
-/// Whether a stream without an answer is asked for again. Without a limit, a server that hangs up again and again would
-/// have its client wait for ever.
+/// Whether a stream without an answer is requested again. Without a limit, a server that hangs up again and again would
+/// let its client wait forever.
 struct Polls {
     /// How often in a row it ended without an event.
     empty: u32,

@@ -19,7 +19,7 @@ pub enum Ready {
     End,
 }
 
-/// The one reader of a stream. Dropping it leaves the stream; a request whose client cannot come back is given up then.
+/// The one reader of a stream. Dropping it leaves the stream; a request whose client cannot resume is given up then.
 #[derive(Debug)]
 pub struct Reader {
     server: Server,
@@ -89,7 +89,7 @@ impl Reader {
         self.server.lock().machine.stream_state(self.stream)
     }
 
-    /// The head of the response is about to be sent: from now on its client can come back for the rest. Returns the
+    /// The head of the response is about to be sent: from now on its client can resume the stream. Returns the
     /// event before the first message.
     pub fn commit(&self, commit: Commit) -> Option<EventId> {
         self.server.enter(|machine, now| machine.commit(now, self.stream, commit))
@@ -100,7 +100,7 @@ impl Reader {
         self.server.lock().machine.event_id_sent(self.stream);
     }
 
-    /// The client cannot come back for the rest: if it is not read to its end, its request is given up.
+    /// The client cannot resume the stream: if it is not read to its end, its request is given up.
     pub(crate) fn end_resumption(&self) {
         self.server.lock().machine.end_resumption(self.stream);
     }

@@ -57,7 +57,7 @@ impl Relays {
         }
     }
 
-    /// Passes on what became of a call. Nobody may wait for it any more.
+    /// Passes on what became of a call. The client may have left.
     pub fn deliver(&self, key: &StreamKey, news: RelayNews) {
         let is_last = matches!(news, RelayNews::Answered(_) | RelayNews::Lost);
         let server = {

@@ -4,13 +4,13 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// The id of a request is told to the client only up to this length.
+/// The id of a request is part of event ids only up to this length.
 const REQUEST_ID: usize = 64;
 
 /// What an event is called toward the client: its stream, its number there, and the request that the
-/// stream belongs to. A client shows the id of the last event it got when it wants to go on.
+/// stream belongs to. A client resumes with the id of the last event that it got.
 ///
-/// The request is part of the id so that a client can be told the end of a request whose stream is
+/// The request is part of the id so that a client gets an answer to a request whose stream is
 /// no longer known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventId {
@@ -44,9 +44,9 @@ impl fmt::Display for EventId {
     }
 }
 
-/// A text is not the id of an event of ours.
+/// A text is not an event id of Mainstay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("not the id of an event of ours")]
+#[error("not an event id of Mainstay")]
 pub struct NotOurs;
 
 impl FromStr for EventId {

@@ -251,7 +251,7 @@ impl Log {
         self.entries.iter().map(|entry| (entry.number, &entry.message))
     }
 
-    /// What all messages take up.
+    /// The size of all messages.
     pub(crate) fn bytes(&self) -> usize {
         self.kept.bytes + self.unread.bytes + self.answer().map_or(0, Bytes::len)
     }

@@ -128,13 +128,13 @@ pub(crate) enum BatchMember {
     Finished(Option<Bytes>),
 }
 
-/// A stream that a client can come back to.
+/// A stream that a client can resume.
 #[derive(Debug)]
 pub(crate) struct Resumable {
     pub(crate) number: u64,
     /// The id of its request, as JSON.
     pub(crate) request: Option<Arc<str>>,
-    /// Whether the client was given an id to come back with.
+    /// Whether the client was given an id to resume with.
     pub(crate) has_id: bool,
     /// Whether its end is kept for a client that lost it.
     pub(crate) is_kept: bool,

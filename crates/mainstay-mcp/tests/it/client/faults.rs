@@ -68,8 +68,8 @@ async fn a_used_connection_that_dies_after_the_request_was_read_is_not_replaced(
 #[tokio::test]
 async fn what_is_no_http_is_said_to_be_none() {
     for (text, expected) in [
-        ("SSH-2.0-OpenSSH_9.2\r\n", "no HTTP/1 response: "),
-        ("\x15\x03\x01\x02", "no HTTP/1 response: "),
+        ("SSH-2.0-OpenSSH_9.2\r\n", "not an HTTP/1 response: "),
+        ("\x15\x03\x01\x02", "not an HTTP/1 response: "),
         ("HTTP/1.1 101 Upgrade\r\n\r\n", "a change of protocol"),
         ("HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "a response without a valid content"),
         ("HTTP/1.1 200 OK\r\nTransfer-Encoding: br\r\n\r\n", "a response in an unknown"),

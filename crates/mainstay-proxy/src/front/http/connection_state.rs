@@ -15,8 +15,7 @@ use super::store::{
 use super::unfinished::{Framing, UnfinishedResponse};
 use crate::intake_gate::IntakeGate;
 
-/// The way from a connection to the core. A request is in the [`IntakeGate`] from when the first of it is read
-/// until all of it is taken.
+/// The state of one connection. A request is inside the [`IntakeGate`] from its first byte until it is taken.
 #[derive(Debug)]
 pub(super) struct ConnectionState {
     intake_gate: Arc<IntakeGate>,
@@ -28,7 +27,7 @@ pub(super) struct ConnectionState {
     ends_with_response: AtomicBool,
     /// Whether the client expects that the connection is closed after the response.
     closes_after_response: AtomicBool,
-    /// Whether the listener ends, and nobody goes on with its requests.
+    /// Whether the listener ends, and no other daemon continues its requests.
     ends_with_listener: AtomicBool,
     /// The response that is left to the next daemon.
     unfinished: Mutex<Option<Box<UnfinishedResponse>>>,
@@ -101,12 +100,12 @@ impl ConnectionState {
         !self.intake_gate.is_closed() || self.is_begun()
     }
 
-    /// Whether this daemon ends, and others go on with its sessions.
+    /// Whether this daemon ends, and others continue its sessions.
     pub(super) fn is_ending(&self) -> bool {
         self.intake_gate.is_closed()
     }
 
-    /// The listener ends, and nobody goes on with its requests: one whose response is cut is given up.
+    /// The listener ends, and no other daemon continues its requests: one whose response is cut is given up.
     pub(super) fn end_with_listener(&self) {
         self.ends_with_listener.store(true, Ordering::Relaxed);
     }
@@ -215,7 +214,7 @@ impl ConnectionState {
     }
 
     /// Something was read that is not recorded. Stores a copy of the connection if there was no room for it before;
-    /// otherwise the client has sent a request before it had the response to the last one, and nobody can continue the
+    /// otherwise the client has sent a request before it had the response to the last one, and no daemon can continue the
     /// connection from now on.
     pub(super) fn read_unrecorded(
         &self,
@@ -327,7 +326,7 @@ impl ConnectionState {
         self.is_pipelined.store(true, Ordering::Relaxed);
     }
 
-    /// The request that was being read is where it belongs.
+    /// The request that was being read is with its session.
     pub(super) fn taken(&self) {
         self.request_bytes.store(0, Ordering::Relaxed);
         self.activity.fetch_or(USED, Ordering::Relaxed);
@@ -445,7 +444,7 @@ impl ConnectionState {
     /// Resolves when no request is half read.
     pub(super) async fn at_rest(&self) {
         let mut taken = std::pin::pin!(self.taken.notified());
-        // From here on no word of it is missed.
+        // From here on no notification is missed.
         taken.as_mut().enable();
         if self.is_begun() {
             taken.await;

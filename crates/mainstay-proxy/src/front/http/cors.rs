@@ -1,4 +1,4 @@
-//! Cross-origin requests: a page that [`guard`] admits may read what we answer.
+//! Cross-origin requests: a page that [`guard`] admits may read the response.
 //!
 //! Browsers send a preflight before a POST of JSON, and hide responses without these headers from the page. Only origins
 //! on loopback are named, never all of them.
@@ -19,7 +19,7 @@ const REQUEST_HEADERS: HeaderValue = HeaderValue::from_static(
     "accept, authorization, content-type, last-event-id, mcp-protocol-version, mcp-session-id",
 );
 const RESPONSE_HEADERS: HeaderValue = HeaderValue::from_static("mcp-session-id");
-/// How many seconds a browser need not ask again.
+/// For how many seconds a browser caches that.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
 
 /// The origin that may read the response, if a page sent the request.

@@ -75,7 +75,7 @@ pub(super) fn rest_of_request(
     Some(reply::streamed(Streamed::new(session, reader, last, form)))
 }
 
-/// An id that is none of ours cannot tell which request it belonged to, so it counts as one of the
+/// An id that Mainstay has not issued does not identify a request, so it counts as one of the
 /// general stream.
 fn last_event(headers: &HeaderMap) -> Option<EventId> {
     headers.get(LAST_EVENT_ID)?.to_str().ok()?.parse().ok()

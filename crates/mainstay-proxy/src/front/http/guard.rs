@@ -1,8 +1,7 @@
-//! Who may talk to us: a page in a browser may not, however it names us.
+//! Protects against pages in browsers (DNS rebinding).
 //!
-//! The listener is on loopback, but any page can make a browser send requests there, under a name
-//! of its own that resolves to a loopback address. So a request must name a loopback host, and one
-//! that comes from a page must come from a loopback page.
+//! The listener is on loopback, but any page can make a browser send requests there, under a host name that resolves
+//! to a loopback address. So the Host header must name a loopback host, and the Origin header a loopback page.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

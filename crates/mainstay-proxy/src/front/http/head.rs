@@ -32,7 +32,7 @@ pub(super) fn server<'a>(path: &'a str, scope: &'a Scope) -> Option<&'a str> {
     }
 }
 
-/// In which forms a client takes an answer.
+/// Which content types a client accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Accept {
     pub(super) json: bool,
@@ -40,7 +40,7 @@ pub(super) struct Accept {
 }
 
 impl Accept {
-    /// Reads the `Accept` headers; a client without one takes anything.
+    /// Reads the `Accept` headers; a client without one accepts all types.
     pub(super) fn of(headers: &HeaderMap) -> Self {
         let anything = Self { json: true, events: true };
         match headers.get(ACCEPT) {
@@ -69,7 +69,7 @@ impl Accept {
 
 /// Whether JSON whose length is not known is to end with its connection.
 ///
-/// Version 2 of the Python SDK, which `httpx2` names to us, refuses events above 1 MiB, so it always gets JSON. If the
+/// Version 2 of the Python SDK, which is recognised by `httpx2`, refuses events above 1 MiB, so it always gets JSON. If the
 /// connection is lost in a chunked body, it tears the whole client down; if the body ends with the connection, it fails
 /// to parse the JSON, and only that call fails.
 pub(super) fn is_json_until_close(headers: &HeaderMap, accept: Accept) -> bool {
@@ -87,7 +87,7 @@ pub(super) fn repeated(headers: &HeaderMap) -> Option<bool> {
     headers.get(REPEATED).map(|value| value == "asked")
 }
 
-/// Whether the body is said to be JSON.
+/// Whether the content type is JSON.
 pub(super) fn is_json(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     kind.is_some_and(|kind| names(kind, "application/json"))
@@ -98,7 +98,7 @@ pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
     headers.get_all(CONTENT_ENCODING).into_iter().any(|encoding| encoding != "identity")
 }
 
-/// Checks the version that a client says it speaks, if it does.
+/// Checks the protocol version of the client, if it sends one.
 pub(super) fn check_version(headers: &HeaderMap) -> Result<(), Refusal> {
     let Some(version) = headers.get(PROTOCOL_VERSION) else { return Ok(()) };
     let version = version.to_str().unwrap_or_default().parse::<ProtocolVersion>();
@@ -121,7 +121,7 @@ pub(super) fn is_last<B>(request: &Request<B>) -> bool {
     request.headers().get_all(CONNECTION).iter().any(closes)
 }
 
-/// The version that a client speaks in its session. Clients that do not say it are of 2025-03-26 or older.
+/// The protocol version of a client. Clients without the header are of 2025-03-26 or older.
 pub(super) fn version(headers: &HeaderMap) -> ProtocolVersion {
     let version = headers.get(PROTOCOL_VERSION).and_then(|version| version.to_str().ok());
     let version = version.and_then(|version| version.parse().ok());
@@ -131,7 +131,7 @@ pub(super) fn version(headers: &HeaderMap) -> ProtocolVersion {
 /// The session that a request belongs to.
 pub(super) fn session_id(headers: &HeaderMap) -> Result<&str, Refusal> {
     let id = headers.get(SESSION_ID).ok_or(Refusal::NoSessionId)?;
-    // An id that we could not have given is one that we do not know.
+    // An id that is not ASCII was never issued.
     Ok(id.to_str().unwrap_or_default())
 }
 

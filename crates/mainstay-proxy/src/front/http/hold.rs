@@ -1,6 +1,6 @@
 //! Requests that take long: the head of the response is sent, and the body follows the stream.
 //!
-//! A request that takes 150 ms is also journaled, so that it outlives this daemon: its client comes back with the id of
+//! A request that takes 150 ms is also journaled, so that it outlives this daemon: its client resumes with the id of
 //! an event, or its connection is passed on to the next daemon ([`unfinished`](super::unfinished)). One that is part of
 //! a batch is not, and `initialize` is repeated by the next daemon.
 

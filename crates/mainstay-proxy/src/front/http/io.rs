@@ -1,6 +1,6 @@
-//! A connection as hyper wants it.
+//! A connection as hyper needs it.
 //!
-//! hyper hands over head and body of a response as two buffers. Short ones are put together here,
+//! hyper passes head and body of a response as two buffers. Short ones are put together here,
 //! because one plain write costs less than a vectored one.
 
 use std::io::{self, IoSlice};
@@ -18,7 +18,7 @@ use super::connection_state::ConnectionState;
 use super::socket::MaybeSocket;
 use super::store::{ConnectionStore, MAX_DATA};
 
-/// Up to so many bytes are put together.
+/// Up to so many bytes are joined.
 const SHORT: usize = 1024;
 
 /// A connection, from which no request is begun to be read when the intake gate is closed.

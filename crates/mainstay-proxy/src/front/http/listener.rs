@@ -1,4 +1,4 @@
-//! Where connections come from, and who their callers are.
+//! The sources of connections, and the identification of their callers.
 
 use std::future::pending;
 use std::io;

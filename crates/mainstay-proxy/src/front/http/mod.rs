@@ -1,18 +1,17 @@
-//! Streamable HTTP, protocol versions 2025-03-26 to 2025-11-25 (the header of 2024-11-05 is let
-//! through).
+//! Streamable HTTP, protocol versions 2025-03-26 to 2025-11-25 (the header of 2024-11-05 is accepted).
 //!
-//! An answer within 150 ms that nothing came before is plain JSON. Otherwise the response is committed: its head is
-//! sent, and the body reads the stream ([`hold`]). The session keeps an event stream for clients that come back with
+//! An answer within 150 ms without messages before it is plain JSON. Otherwise the response is committed: its head is
+//! sent, and the body reads the stream ([`hold`]). The session keeps an event stream for clients that resume with
 //! `Last-Event-ID`.
 //!
-//! Order of the checks: the caller ([`caller`]), Host and Origin, path, method, headers, length, body, session. Whatever
-//! fails afterwards is told in a JSON-RPC answer within a 200, because clients end their session on
+//! Order of the checks: the caller ([`caller`]), Host and Origin, path, method, headers, length, body, session. What
+//! fails afterwards is a JSON-RPC error within a 200, because clients end their session on
 //! most other answers.
 //!
 //! When the daemon is killed, its connections stay open ([`ConnectionStore`]), and the next one answers what was not
 //! answered ([`interrupted`]).
 //!
-//! A listener ends in one of two manners ([`Drain`]): requests may finish, because nobody will go on with
+//! A listener ends in one of two ways ([`Drain`]): requests may finish, because no other daemon continues
 //! them; or another daemon takes over, to which connections are passed on, at rest or in the middle of a response
 //! ([`serve()`], [`unfinished`]).
 
@@ -78,7 +77,7 @@ pub struct Config {
     pub callers: Callers,
     /// Hosts that requests with a token may name, in addition to loopback.
     pub allowed: Allowed,
-    /// What is too much.
+    /// Its limits.
     pub limits: Limits,
     /// Which clients it is for.
     pub kind: ListenerKind,
@@ -86,7 +85,7 @@ pub struct Config {
     pub budget: Arc<ConnectionBudget>,
     /// Keeps connections open when this daemon is killed.
     pub store: Option<Arc<dyn ConnectionStore>>,
-    /// Our version, told to those who ask for a path that does not exist.
+    /// The version of Mainstay, part of the answer for an unknown path.
     pub version: String,
 }
 
@@ -122,14 +121,14 @@ impl ListenerKind {
     }
 }
 
-/// What a listener does not go beyond.
+/// The limits of a listener.
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// Bytes of a head; more is answered 431.
     pub head: usize,
     /// Bytes of a body; more is answered 413.
     pub body: usize,
-    /// How long requests may go on after the shutdown.
+    /// How long requests may continue after the shutdown.
     pub drain: Duration,
     /// How long connections may take to be handed over to another daemon.
     pub hand_over: Duration,
@@ -285,9 +284,8 @@ async fn take(
         _ if cors::is_preflight(&head) => Taken::Done(cors::preflight()),
         _ => return Err(Refusal::Method),
     };
-    // While we work, hyper reads on to notice a client that goes. If nothing refers to what it has read so
-    // far, it needs no new buffer for that. The map goes into the response, after which hyper uses it for
-    // the next request.
+    // Meanwhile hyper reads on, to notice a client that disconnects. If nothing refers to what it has read so far, it
+    // needs no new buffer for that. The map is part of the response, after which hyper uses it for the next request.
     let mut headers = std::mem::take(&mut head.headers);
     headers.clear();
     Ok((taken, headers))

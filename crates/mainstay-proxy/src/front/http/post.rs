@@ -1,6 +1,6 @@
 //! POST: one message, or a batch.
 //!
-//! It is taken in while its head is there, and answered without it.
+//! It is read together with its head, and answered without it.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -123,11 +123,11 @@ pub(super) async fn take(
     }
 }
 
-/// What came in.
+/// A POST that was read.
 pub(super) enum Taken {
     /// A request that was not sent to its session yet.
     Request(Asked, Request),
-    /// What wants no more than this response.
+    /// All is done; this is the response.
     Done(Response<Body>),
 }
 
@@ -242,7 +242,7 @@ async fn ask(
         Ok(Ready::Answer(answer)) if asked.accept.json => plain(&asked, answer, headers),
         Ok(Ready::End) => reply::empty(StatusCode::ACCEPTED),
         Ok(Ready::Answer(_)) | Err(_) => hold::commit(front, asked, reader, due),
-        // A client that has received something can come back for the rest, so it is worth that at once.
+        // A client that has received something can resume the stream, so it is journaled at once.
         Ok(Ready::Message) => hold::commit(front, asked, reader, Instant::now()),
     }
 }

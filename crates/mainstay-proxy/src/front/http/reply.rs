@@ -1,4 +1,4 @@
-//! Answers that need no core, and the one place where errors become HTTP.
+//! Answers that need no server, and the one place where errors become HTTP responses.
 
 use bytes::Bytes;
 use hyper::header::{
@@ -18,7 +18,7 @@ use crate::server::Lookup;
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
-/// Tells reverse proxies to pass events on as they come.
+/// Makes reverse proxies pass events on as they come.
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// Why a request is refused before it reaches a server: an error of the client.
@@ -147,17 +147,16 @@ pub(super) fn plain(answer: Bytes, headers: HeaderMap) -> Response<Body> {
     whole(answer, JSON, headers)
 }
 
-/// A request failed here: an answer like any other, because the session lives.
+/// The failure of a request as an answer like any other, because the session continues.
 pub(super) fn failure(id: Option<&str>, message: &str) -> Response<Body> {
     plain(failed(id, message), HeaderMap::new())
 }
 
-/// What is told of a request whose stream is no longer known: its client waits for an answer and
-/// would go on to do so.
+/// The error for a request whose stream is no longer known, and whose client still waits for an answer.
 const LOST: &str = "the connection was lost, and with it the answer to this request; \
                     its effect is unknown";
 
-/// What is told of a request that was not answered when the daemon was killed.
+/// The error for a request that was not answered when the daemon was killed.
 pub(super) const INTERRUPTED: &str = "Mainstay was killed while it worked on this request, and was restarted; its \
                                       effect is unknown";
 

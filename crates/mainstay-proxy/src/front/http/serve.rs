@@ -108,17 +108,17 @@ impl Pending {
 pub enum Drain {
     /// Requests in flight may finish for [`Limits::drain`](super::Limits::drain), then they are given up.
     Finish,
-    /// Another daemon takes over, and goes on with what is written down. Whoever says so closes the core's
+    /// Another daemon takes over, and continues what is journaled. The caller closes the core's
     /// intake gate at once and has the core frozen shortly after ([`Servers::hand_over`](Servers::hand_over)), at
     /// which the streams end; a core that is not frozen takes what is then dropped for given up.
     HandOver,
-    /// The same, but there is no other daemon yet: connections are closed, and streams end with the advice to come
-    /// back soon.
+    /// The same, but there is no other daemon yet: connections are closed, and streams end with the advice to
+    /// reconnect soon.
     Leave,
 }
 
-/// Serves new connections, and those that another daemon had, until it is to stop. Gives back the connections that
-/// are at rest then, or in the middle of a response, if another daemon takes over.
+/// Serves new connections, and those that another daemon had, until it is to stop. Returns the connections that
+/// are idle then, or in the middle of a response, if another daemon takes over.
 pub async fn serve(
     listener: TcpListener,
     inherited: Vec<PassedOn>,
@@ -282,8 +282,8 @@ async fn inherited_connection<T: Socket>(
     connection(front, caller, conn, socket, Bytes::new()).await
 }
 
-/// Serves one connection, of which an earlier daemon may have read the start of a request. Gives it back if it is at
-/// rest when another daemon takes over, or in the middle of a response that the other daemon can finish.
+/// Serves one connection, of which an earlier daemon may have read the start of a request. Returns it if it is
+/// idle when another daemon takes over, or in the middle of a response that the other daemon can finish.
 pub(super) async fn connection<T>(
     front: Arc<Front>,
     caller: Caller,
@@ -324,7 +324,7 @@ where
             None
         }
         // hyper would wait for its first request. When room is scarce, one that was never used is evicted first, and
-        // the next daemon could not tell it from the others.
+        // the next daemon could not distinguish it from the others.
         Drain::Leave if !conn.was_read() => None,
         Drain::HandOver if !conn.was_read() => {
             let activity = conn.activity();
@@ -359,7 +359,7 @@ where
 
 async fn accept_failed<T: Send + 'static>(error: &io::Error, connections: &mut Connections<T>) {
     match error.kind() {
-        // The client's own doing.
+        // The client has disconnected.
         ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset => {}
         _ => {
             // Most likely out of file descriptors.

@@ -1,4 +1,4 @@
-//! Responses that the next daemon goes on with.
+//! Responses that the next daemon continues.
 //!
 //! When another daemon takes over, a response whose stream is written down stops between two parts of its body. Its
 //! connection is passed on together with an [`UnfinishedResponse`], and the next daemon writes the rest
@@ -49,7 +49,7 @@ pub(super) enum Form {
 pub(super) enum Framing {
     /// By the last chunk. The connection can be used again.
     Chunked,
-    /// By the last chunk. The client wants the connection to be closed then, or was told that it is.
+    /// By the last chunk. The connection is closed then.
     ChunkedThenClose,
     /// By the end of the connection.
     UntilClose,
@@ -200,7 +200,7 @@ async fn has_left(socket: &impl Socket) -> io::Result<()> {
     }
 }
 
-/// Tells the connection's [`ConnectionState`] while the client does not read.
+/// Writes all bytes. Meanwhile the [`ConnectionState`] knows whether the client reads.
 pub(super) async fn write_all(
     socket: &impl Socket,
     conn: &ConnectionState,
