@@ -17,7 +17,7 @@ use crate::record::Sent;
 use crate::replay::{Loss, Step, UpstreamState, Verdict};
 use crate::server::Server;
 use crate::session::{Session, SessionKey};
-use crate::stream::{Durable, Journal, Noted, Stream};
+use crate::stream::{Durable, Journal, Recorded, Stream};
 use crate::streams::StreamRef;
 use crate::timers::Timer;
 
@@ -79,7 +79,7 @@ impl Server {
     pub(crate) fn begin_subscribe(&mut self, now: Instant, key: CallKey) {
         let Some(call) = self.calls.get(key) else { return };
         let (session, uri) = (call.session, call.message.uri().map(std::borrow::Cow::into_owned));
-        // Noted before it is sent, so that no other session ends it meanwhile.
+        // Recorded before it is sent, so that no other session ends it meanwhile.
         let noted = uri.filter(|uri| self.subscribe(session, uri));
         if let Some(call) = self.calls.get_mut(key) {
             call.kind = CallKind::Subscribe(noted);
@@ -216,7 +216,7 @@ impl Server {
                             return self.relayed_news(now, key);
                         }
                         Err(AttemptError::Lost(failure)) => {
-                            self.note_loss(now, &mut call, run.generation, failure);
+                            self.record_loss(now, &mut call, run.generation, failure);
                         }
                         Err(AttemptError::Unusable(error)) => {
                             return self.unusable(now, key, call, &error, run.generation);
@@ -296,7 +296,7 @@ impl Server {
             // Another daemon decides what becomes of it.
             return self.answer_taken(now, key, call, None);
         }
-        self.note_loss(now, &mut call, generation, failure);
+        self.record_loss(now, &mut call, generation, failure);
         self.advance_taken(now, key, call);
     }
 
@@ -306,7 +306,7 @@ impl Server {
         stream.is_some_and(|stream| matches!(stream.durable, Durable::Relayed))
     }
 
-    fn note_loss(&mut self, now: Instant, call: &mut Call, generation: u64, failure: Failure) {
+    fn record_loss(&mut self, now: Instant, call: &mut Call, generation: u64, failure: Failure) {
         self.withdraw_server_requests(call.session, |request| request.stream == Some(call.stream));
         if self.streams.get(call.stream).is_some_and(|stream| stream.inherited().is_some())
             && let Ok(progress) = self.progress_of(call)
@@ -544,10 +544,10 @@ impl Server {
     ) -> Result<bool, AttemptError> {
         let journal = Journal { store: &*self.store, is_closed: self.is_frozen };
         let stream = self.streams.get_mut(call.stream);
-        match stream.map_or(Noted::Never, |stream| stream.note_sent(journal, sent)) {
-            Noted::Yes => Ok(true),
-            Noted::NotYet => Err(Failure::Unsent.into()),
-            Noted::Never => {
+        match stream.map_or(Recorded::Never, |stream| stream.record_sent(journal, sent)) {
+            Recorded::Yes => Ok(true),
+            Recorded::NotYet => Err(Failure::Unsent.into()),
+            Recorded::Never => {
                 call.stage = Stage::Over;
                 Ok(false)
             }

@@ -99,7 +99,7 @@ impl NumberedStreams {
         }
     }
 
-    fn note_cancelled(&mut self, stream: StreamRef) {
+    fn record_cancelled(&mut self, stream: StreamRef) {
         if let Some((number, _)) = self.all.iter().find(|(_, other)| *other == stream) {
             let excess = (self.cancelled.len() + 1).saturating_sub(FINISHED);
             self.cancelled.drain(..excess);
@@ -569,7 +569,7 @@ impl Server {
     pub(crate) fn cancel_stream(&mut self, now: Instant, session: SessionKey, key: StreamRef) {
         if let Some(session) = self.sessions.get_mut(session) {
             // Some clients resume it nevertheless.
-            session.streams.note_cancelled(key);
+            session.streams.record_cancelled(key);
         }
         self.close_stream(now, key);
     }

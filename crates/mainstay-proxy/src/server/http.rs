@@ -264,7 +264,7 @@ impl Exchange {
                 let read = parser.feed(&chunk, &mut events);
                 let mut has_room = true;
                 for event in events.drain(..) {
-                    polls.note_event(Instant::now(), &event);
+                    polls.record_event(Instant::now(), &event);
                     let Ok(received) = Parsed::read(event.data) else { continue };
                     if is_answer_to(message, &received) {
                         let is_lost = received.kind() == Kind::Error
@@ -435,7 +435,7 @@ impl Polls {
         Self { empty: 0, message: now }
     }
 
-    fn note_event(&mut self, now: Instant, event: &Event) {
+    fn record_event(&mut self, now: Instant, event: &Event) {
         self.empty = 0;
         // Events without data only give the client an id to ask with.
         if !event.data.is_empty() {
@@ -465,7 +465,7 @@ mod tests {
             assert!(polls.may_resume(now));
         }
         assert!(!polls.may_resume(now));
-        polls.note_event(now, &event(""));
+        polls.record_event(now, &event(""));
         assert!(polls.may_resume(now));
     }
 
@@ -473,10 +473,10 @@ mod tests {
     async fn a_stream_without_a_message_is_not_asked_for_for_ever() {
         let (begun, second) = (Instant::now(), Duration::from_secs(1));
         let mut polls = Polls::begin(begun);
-        polls.note_event(begun + second, &event("{}"));
-        polls.note_event(begun + POLLING, &event(""));
+        polls.record_event(begun + second, &event("{}"));
+        polls.record_event(begun + POLLING, &event(""));
         assert!(polls.may_resume(begun + POLLING));
-        polls.note_event(begun + POLLING + second, &event(""));
+        polls.record_event(begun + POLLING + second, &event(""));
         assert!(!polls.may_resume(begun + POLLING + second));
     }
 }

@@ -24,7 +24,7 @@ pub(crate) struct Journal<'a> {
 
 /// Whether something was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Noted {
+pub(crate) enum Recorded {
     Yes,
     /// The disk does not respond. It matters for requests that are about to be sent.
     NotYet,
@@ -32,18 +32,18 @@ pub(crate) enum Noted {
     Never,
 }
 
-impl Noted {
+impl Recorded {
     pub(crate) fn may_act(self) -> bool {
         self != Self::Never
     }
 }
 
 impl Journal<'_> {
-    pub(crate) fn note(self, key: &StreamKey, news: StreamNews) -> Noted {
+    pub(crate) fn note(self, key: &StreamKey, news: StreamNews) -> Recorded {
         match self.is_closed {
-            true => Noted::Never,
-            false if self.store.note(key, news) => Noted::Yes,
-            false => Noted::NotYet,
+            true => Recorded::Never,
+            false if self.store.note(key, news) => Recorded::Yes,
+            false => Recorded::NotYet,
         }
     }
 }
@@ -72,18 +72,18 @@ impl Durable {
     }
 
     /// Returns false if another daemon has taken over.
-    pub(super) fn note_message(&self, journal: Journal<'_>, number: u64, message: Bytes) -> bool {
+    pub(super) fn record_message(&self, journal: Journal<'_>, number: u64, message: Bytes) -> bool {
         self.note(journal, || StreamNews::Said(number, message)).may_act()
     }
 
-    pub(super) fn note_answer(&self, journal: Journal<'_>, number: u64, answer: Bytes) -> bool {
+    pub(super) fn record_answer(&self, journal: Journal<'_>, number: u64, answer: Bytes) -> bool {
         self.note(journal, || StreamNews::Answered(number, answer)).may_act()
     }
 
-    fn note(&self, journal: Journal<'_>, news: impl FnOnce() -> StreamNews) -> Noted {
+    fn note(&self, journal: Journal<'_>, news: impl FnOnce() -> StreamNews) -> Recorded {
         match self {
             Self::Journaled(key) => journal.note(key, news()),
-            Self::No | Self::Never | Self::Repeated | Self::Relayed => Noted::Yes,
+            Self::No | Self::Never | Self::Repeated | Self::Relayed => Recorded::Yes,
         }
     }
 }
@@ -190,28 +190,28 @@ impl Stream {
         }
     }
 
-    /// Its request is about to be sent there. It may be if the result is [`Noted::Yes`].
-    pub(crate) fn note_sent(&mut self, journal: Journal<'_>, sent: Sent) -> Noted {
+    /// Its request is about to be sent there. It may be if the result is [`Recorded::Yes`].
+    pub(crate) fn record_sent(&mut self, journal: Journal<'_>, sent: Sent) -> Recorded {
         if journal.is_closed {
-            return Noted::Never;
+            return Recorded::Never;
         }
         match &self.durable {
             Durable::Journaled(key) => {
                 // First without its line: if that is not written in time, another request may get the line.
-                let noted = journal.note(key, StreamNews::Sent(Sent { line: None, ..sent }));
-                if noted != Noted::Yes {
-                    return noted;
+                let recorded = journal.note(key, StreamNews::Sent(Sent { line: None, ..sent }));
+                if recorded != Recorded::Yes {
+                    return recorded;
                 }
                 if sent.line.is_some() && !journal.note(key, StreamNews::Sent(sent)).may_act() {
-                    return Noted::Never;
+                    return Recorded::Never;
                 }
             }
-            Durable::Relayed => return Noted::Never,
+            Durable::Relayed => return Recorded::Never,
             Durable::No | Durable::Never | Durable::Repeated => {}
         }
         self.sent = Some(sent);
         self.attempts += 1;
-        Noted::Yes
+        Recorded::Yes
     }
 
     /// Whether only this daemon can finish its request: it was sent to a run that answers only on the same connection.

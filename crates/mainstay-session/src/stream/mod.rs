@@ -19,7 +19,7 @@ use bytes::Bytes;
 use tracing::warn;
 
 pub use self::event::{EventId, NotOurs};
-pub(crate) use self::journal::{Durable, Inherited, Journal, Noted};
+pub(crate) use self::journal::{Durable, Inherited, Journal, Recorded};
 pub use self::log::Item;
 use self::log::{Log, Next, Pushed};
 use crate::calls::CallKey;
@@ -209,7 +209,7 @@ impl Stream {
         if pushed == Pushed::Refused {
             return false;
         }
-        if !self.durable.note_message(journal, self.log.last(), message) {
+        if !self.durable.record_message(journal, self.log.last(), message) {
             self.is_closed = true;
             return false;
         }
@@ -225,7 +225,7 @@ impl Stream {
             return false;
         }
         let last = self.log.last();
-        if answer.is_some_and(|answer| !self.durable.note_answer(journal, last, answer)) {
+        if answer.is_some_and(|answer| !self.durable.record_answer(journal, last, answer)) {
             self.is_closed = true;
         }
         true

@@ -66,7 +66,7 @@ fn all_that_happened_is_journaled_when_the_journal_begins() {
     let notes = Notes::default();
     let journal = journal(&notes, false);
     let mut stream = stream();
-    assert_eq!(stream.note_sent(journal, SENT), Noted::Yes);
+    assert_eq!(stream.record_sent(journal, SENT), Recorded::Yes);
     stream.push(journal, note("a"));
     assert_eq!(notes.summary(), "");
     stream.begin_journal(journal, key(), request());
@@ -96,7 +96,7 @@ fn nobody_reads_what_must_not_be_journaled() {
     let turns = [stream.attach(Start::Unread).0, general.attach(Start::Unread).0];
     stream.begin_journal(journal(&notes, false), key(), request());
     let journal = journal(&notes, true);
-    assert_eq!(stream.note_sent(journal, SENT), Noted::Never, "it must not be sent either");
+    assert_eq!(stream.record_sent(journal, SENT), Recorded::Never, "it must not be sent either");
     assert!(!general.push(journal, note("a")));
     stream.finish(journal, Some(note("answer")));
     for (stream, turn) in [&mut stream, &mut general].into_iter().zip(turns) {

@@ -411,7 +411,7 @@ impl ConnectionState {
     }
 
     /// So many bytes were written, or nothing because the client does not read.
-    pub(super) fn note_write(&self, bytes: usize, is_pending: bool) {
+    pub(super) fn record_write(&self, bytes: usize, is_pending: bool) {
         let written = self.written.load(Ordering::Relaxed);
         self.written.store(written + bytes as u64, Ordering::Relaxed);
         let blocked = self.blocked.load(Ordering::Relaxed);

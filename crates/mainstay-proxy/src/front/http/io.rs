@@ -119,7 +119,7 @@ impl<T: AsyncWrite + Unpin> Write for Io<T> {
     ) -> Poll<io::Result<usize>> {
         self.conn.start_writing();
         let written = Pin::new(&mut self.inner).poll_write(cx, buf);
-        self.conn.note_write(bytes_of(&written), written.is_pending());
+        self.conn.record_write(bytes_of(&written), written.is_pending());
         written
     }
 
@@ -134,7 +134,7 @@ impl<T: AsyncWrite + Unpin> Write for Io<T> {
             Some(text) => Pin::new(&mut self.inner).poll_write(cx, text),
             None => Pin::new(&mut self.inner).poll_write_vectored(cx, bufs),
         };
-        self.conn.note_write(bytes_of(&written), written.is_pending());
+        self.conn.record_write(bytes_of(&written), written.is_pending());
         written
     }
 

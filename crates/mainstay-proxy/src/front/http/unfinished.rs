@@ -210,13 +210,13 @@ pub(super) async fn write_all(
         let mut writable = pin!(socket.writable());
         poll_fn(|cx| {
             let polled = writable.as_mut().poll(cx);
-            conn.note_write(0, polled.is_pending());
+            conn.record_write(0, polled.is_pending());
             polled
         })
         .await?;
         match socket.try_write(bytes) {
             Ok(count) => {
-                conn.note_write(count, false);
+                conn.record_write(count, false);
                 bytes = &bytes[count..];
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

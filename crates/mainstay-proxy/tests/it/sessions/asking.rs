@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::client::{Asked, text};
-use super::desk::Desk;
+use super::stdio_client::StdioClient;
 use super::{Client, Server, World};
 use crate::soon;
 
@@ -181,30 +181,30 @@ async fn a_question_of_a_call_that_was_given_up_is_forgotten() {
 async fn a_question_outlives_the_daemon_that_put_it() {
     for answered_at_once in [false, true] {
         let (world, mut server) = served().await;
-        let (mut desk, _) = Desk::opens(&world).await;
-        desk.calls(7, "poke").await;
+        let (mut stdio_client, _) = StdioClient::opens(&world).await;
+        stdio_client.calls(7, "poke").await;
         let call = server.reads_call("poke").await;
         server.says(&elicitation(&json!("q-1"))).await;
-        let question = desk.reads().await;
+        let question = stdio_client.reads().await;
         assert_eq!(question["method"], "elicitation/create");
         // Longer than a call takes to be written down.
         sleep(Duration::from_millis(200)).await;
 
         let world = world.killed();
-        desk.moves_to(&world).await;
+        stdio_client.moves_to(&world).await;
         let answer = json!({"id": question["id"], "result": {"action": "accept"}});
         if answered_at_once {
-            desk.says(&answer).await;
+            stdio_client.says(&answer).await;
         }
         let mut server = world.finds(&server, &[]).await;
         if !answered_at_once {
-            desk.says(&answer).await;
+            stdio_client.says(&answer).await;
         }
         let heard = server.reads().await;
         assert_eq!((&heard["id"], &heard["result"]["action"]), (&json!("q-1"), &json!("accept")));
         server.returns(&call, "done").await;
-        assert_eq!(text(&desk.reads().await), "done");
-        desk.says(&answer).await;
+        assert_eq!(text(&stdio_client.reads().await), "done");
+        stdio_client.says(&answer).await;
         assert!(server.reads_nothing().await, "the call that it was part of is over");
     }
 }

@@ -22,7 +22,7 @@ const SESSIONS: usize = 3;
 
 /// What a client does.
 #[derive(Debug, Clone, Copy)]
-enum Deed {
+enum Event {
     Ask(usize, Plea),
     /// Gives up the request of that number, if it is open.
     Cancel(usize),
@@ -81,7 +81,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
     #[test]
     fn the_contract_holds(
-        deeds in prop::collection::vec(deed(), 1..40),
+        events in prop::collection::vec(event(), 1..40),
         lives in prop::collection::vec(life(), 1..6),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -89,7 +89,7 @@ proptest! {
             .start_paused(true)
             .build()
             .unwrap();
-        runtime.block_on(play(deeds, lives));
+        runtime.block_on(scene(events, lives));
     }
 }
 
@@ -118,7 +118,7 @@ struct Made {
     asked: Asked,
 }
 
-async fn play(deeds: Vec<Deed>, lives: Vec<Life>) {
+async fn scene(events: Vec<Event>, lives: Vec<Life>) {
     let world = Arc::new(World::new());
     let ledger = Arc::<Ledger>::default();
     // A first, quiet run, so that all clients can be welcomed.
@@ -130,24 +130,24 @@ async fn play(deeds: Vec<Deed>, lives: Vec<Life>) {
 
     let mut open: Vec<Made> = Vec::new();
     let mut unseen = Vec::new();
-    for (key, deed) in (1..).zip(deeds) {
-        match deed {
-            Deed::Ask(session, plea) => {
+    for (key, event) in (1..).zip(events) {
+        match event {
+            Event::Ask(session, plea) => {
                 let asked = ask(&clients[session], plea, key);
                 open.push(Made { key, session, plea, asked });
             }
-            Deed::Cancel(number) | Deed::Drop(number) if number < open.len() => {
+            Event::Cancel(number) | Event::Drop(number) if number < open.len() => {
                 let made = open.remove(number);
                 if Ledger::count(&ledger.seen, made.key) == 0 && !made.asked.is_answered() {
                     unseen.push(made.key);
                 }
-                if matches!(deed, Deed::Cancel(_)) && !made.asked.is_answered() {
+                if matches!(event, Event::Cancel(_)) && !made.asked.is_answered() {
                     clients[made.session].cancels(&made.asked);
                     assert!(made.asked.ends_unanswered().await, "a cancelled request was answered");
                 }
             }
-            Deed::Cancel(_) | Deed::Drop(_) => {}
-            Deed::Wait(millis) => sleep(Duration::from_millis(millis)).await,
+            Event::Cancel(_) | Event::Drop(_) => {}
+            Event::Wait(millis) => sleep(Duration::from_millis(millis)).await,
         }
         // Whatever can happen now does.
         sleep(Duration::from_millis(1)).await;
@@ -304,7 +304,7 @@ fn answer_to(request: &Value) -> String {
     json!({"jsonrpc": "2.0", "id": request["id"], "result": result}).to_string()
 }
 
-fn deed() -> impl Strategy<Value = Deed> {
+fn event() -> impl Strategy<Value = Event> {
     let plea = prop_oneof![
         1 => Just(Plea::Read),
         1 => Just(Plea::Prompt),
@@ -312,10 +312,10 @@ fn deed() -> impl Strategy<Value = Deed> {
         3 => Just(Plea::Unsafe),
     ];
     prop_oneof![
-        8 => (0..SESSIONS, plea).prop_map(|(session, plea)| Deed::Ask(session, plea)),
-        1 => (0..6_usize).prop_map(Deed::Cancel),
-        1 => (0..6_usize).prop_map(Deed::Drop),
-        2 => millis().prop_map(Deed::Wait),
+        8 => (0..SESSIONS, plea).prop_map(|(session, plea)| Event::Ask(session, plea)),
+        1 => (0..6_usize).prop_map(Event::Cancel),
+        1 => (0..6_usize).prop_map(Event::Drop),
+        2 => millis().prop_map(Event::Wait),
     ]
 }
 

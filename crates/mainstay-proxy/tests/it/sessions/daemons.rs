@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::client::text;
-use super::desk::Desk;
 use super::server::tool_result;
+use super::stdio_client::StdioClient;
 use super::{Client, NAME, SETTLE, Server, World, settings};
 use crate::soon;
 
@@ -20,7 +20,7 @@ const A_WHILE: Duration = Duration::from_millis(160);
 struct Scene {
     world: World,
     server: Server,
-    desk: Desk,
+    stdio_client: StdioClient,
     session: String,
     call: Value,
 }
@@ -33,11 +33,11 @@ impl Scene {
     async fn with(tool: &str, settings: Settings) -> Self {
         let world = World::with(settings);
         let mut server = world.serves().await;
-        let (mut desk, session) = Desk::opens(&world).await;
-        desk.calls(7, tool).await;
+        let (mut stdio_client, session) = StdioClient::opens(&world).await;
+        stdio_client.calls(7, tool).await;
         let call = server.reads_call(tool).await;
         sleep(A_WHILE).await;
-        Self { world, server, desk, session, call }
+        Self { world, server, stdio_client, session, call }
     }
 }
 
@@ -49,12 +49,12 @@ fn answer(call: &Value, text: &str) -> Value {
 async fn a_fast_call_is_not_written_down() {
     let world = World::new();
     let mut server = world.serves().await;
-    let (mut desk, _) = Desk::opens(&world).await;
+    let (mut stdio_client, _) = StdioClient::opens(&world).await;
     for id in 1..4 {
-        desk.calls(id, "poke").await;
+        stdio_client.calls(id, "poke").await;
         let call = server.reads_call("poke").await;
         server.returns(&call, "done").await;
-        assert_eq!(desk.reads().await["id"], id);
+        assert_eq!(stdio_client.reads().await["id"], id);
     }
     assert_eq!(world.notes.noted(), 0);
 }
@@ -67,8 +67,8 @@ async fn a_slow_call_is_written_down_until_its_answer_is_written() {
     assert_eq!(record.sent, Some(Sent { generation: 1, line }));
     assert_eq!((record.attempts, &*record.key.session), (1, &*scene.session));
     scene.server.returns(&scene.call, "done").await;
-    assert_eq!(text(&scene.desk.reads().await), "done");
-    assert!(scene.desk.reads_nothing().await);
+    assert_eq!(text(&scene.stdio_client.reads().await), "done");
+    assert!(scene.stdio_client.reads_nothing().await);
     // Until then the client may have lost it.
     sleep(Duration::from_secs(61)).await;
     assert_eq!(scene.world.notes.requests(), []);
@@ -80,35 +80,35 @@ async fn a_slow_call_is_answered_by_its_run_through_the_next_daemon() {
     let world = scene.world.killed();
     assert_eq!(pending(&world, &scene.session), ["7"]);
     let mut server = world.finds(&scene.server, &[]).await;
-    let mut desk = Desk::resumes(&world, &scene.session);
+    let mut stdio_client = StdioClient::resumes(&world, &scene.session);
     server.tells_progress(&scene.call, 0.5).await;
-    let progress = desk.reads().await;
+    let progress = stdio_client.reads().await;
     assert_eq!(progress["params"], json!({"progressToken": 7, "progress": 0.5}));
     server.says(&answer(&scene.call, "done")).await;
     server.says(&answer(&scene.call, "again")).await;
-    let answer = desk.reads().await;
+    let answer = stdio_client.reads().await;
     assert_eq!((&answer["id"], &*text(&answer)), (&json!(7), "done"));
-    assert!(desk.reads_nothing().await && server.reads_nothing().await);
+    assert!(stdio_client.reads_nothing().await && server.reads_nothing().await);
     assert!(pending(&world, &scene.session).is_empty());
     // The session goes on as if nothing had happened.
-    desk.calls(8, "poke").await;
+    stdio_client.calls(8, "poke").await;
     let call = server.reads_call("poke").await;
     server.returns(&call, "more").await;
-    assert_eq!(text(&desk.reads().await), "more");
+    assert_eq!(text(&stdio_client.reads().await), "more");
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_came_while_nobody_listened_is_found() {
     let scene = Scene::new("poke").await;
     let world = scene.world.killed();
-    let mut desk = Desk::resumes(&world, &scene.session);
+    let mut stdio_client = StdioClient::resumes(&world, &scene.session);
     let stray = json!({"jsonrpc": "2.0", "id": 5, "result": {}});
     let told = json!({"jsonrpc": "2.0", "method": "notifications/message",
         "params": {"level": "error", "data": "heard before"}});
     let past = [stray, told, answer(&scene.call, "done"), answer(&scene.call, "again")];
     let mut server = world.finds(&scene.server, &past).await;
-    assert_eq!(text(&desk.reads().await), "done");
-    assert!(desk.reads_nothing().await && server.reads_nothing().await);
+    assert_eq!(text(&stdio_client.reads().await), "done");
+    assert!(stdio_client.reads_nothing().await && server.reads_nothing().await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -125,20 +125,20 @@ async fn the_answer_may_be_the_first_line_that_is_heard() {
         soon(world.proxy.attach_run(mainstay_proxy::Link::Lines(link), arrival)).await.unwrap();
     sleep(A_WHILE).await;
     world.proxy.set_availability(mainstay_proxy::Availability::Up(run.run));
-    let mut desk = Desk::resumes(&world, &scene.session);
-    assert_eq!(text(&desk.reads().await), "done");
+    let mut stdio_client = StdioClient::resumes(&world, &scene.session);
+    assert_eq!(text(&stdio_client.reads().await), "done");
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_unsafe_call_whose_run_died_meanwhile_has_an_unknown_effect() {
     let scene = Scene::new("poke").await;
     let world = scene.world.killed();
-    let mut desk = Desk::resumes(&world, &scene.session);
+    let mut stdio_client = StdioClient::resumes(&world, &scene.session);
     let mut server = world.serves().await;
-    let told = text(&desk.reads().await);
+    let told = text(&stdio_client.reads().await);
     assert!(told.starts_with("failed: the server stopped during this call"), "{told}");
     assert!(told.contains("exited 3 after 2 h"), "{told}");
-    assert!(desk.reads_nothing().await && server.reads_nothing().await);
+    assert!(stdio_client.reads_nothing().await && server.reads_nothing().await);
 }
 
 /// As it is when the request was sent over HTTP.
@@ -150,9 +150,9 @@ async fn a_run_that_lives_but_cannot_answer_any_more_is_asked_again_if_that_is_s
             record.sent = record.sent.map(|sent| Sent { line: None, ..sent });
         }
         let world = scene.world.killed();
-        let mut desk = Desk::resumes(&world, &scene.session);
+        let mut stdio_client = StdioClient::resumes(&world, &scene.session);
         let mut server = world.finds(&scene.server, &[]).await;
-        check_repeated(tool, is_safe, &mut server, &mut desk).await;
+        check_repeated(tool, is_safe, &mut server, &mut stdio_client).await;
     }
 }
 
@@ -160,16 +160,16 @@ async fn a_run_that_lives_but_cannot_answer_any_more_is_asked_again_if_that_is_s
 async fn a_safe_call_is_replayed_once_across_daemons() {
     let scene = Scene::new("peek").await;
     let world = scene.world.killed();
-    let mut desk = Desk::resumes(&world, &scene.session);
+    let mut stdio_client = StdioClient::resumes(&world, &scene.session);
     let mut server = world.serves().await;
     server.reads_call("peek").await;
     assert_eq!(world.notes.requests()[0].attempts, 2);
     // The second daemon dies too, and the run with it.
     let world = world.killed();
     let mut last = world.serves().await;
-    assert!(desk.reads_nothing().await);
-    let mut desk = Desk::resumes(&world, &scene.session);
-    assert!(text(&desk.reads().await).contains("stopped twice"));
+    assert!(stdio_client.reads_nothing().await);
+    let mut stdio_client = StdioClient::resumes(&world, &scene.session);
+    assert!(text(&stdio_client.reads().await).contains("stopped twice"));
     assert!(last.reads_nothing().await);
 }
 
@@ -177,11 +177,11 @@ async fn a_safe_call_is_replayed_once_across_daemons() {
 async fn a_safe_call_is_answered_by_the_next_run() {
     let scene = Scene::new("peek").await;
     let world = scene.world.killed();
-    let mut desk = Desk::resumes(&world, &scene.session);
+    let mut stdio_client = StdioClient::resumes(&world, &scene.session);
     let mut server = world.serves().await;
     let call = server.reads_call("peek").await;
     server.returns(&call, "seen").await;
-    assert_eq!(text(&desk.reads().await), "seen");
+    assert_eq!(text(&stdio_client.reads().await), "seen");
     assert!(server.reads_nothing().await);
     assert_eq!(world.notes.causes(), ["replayed"]);
 }
@@ -190,7 +190,7 @@ async fn a_safe_call_is_answered_by_the_next_run() {
 async fn an_answer_that_was_noted_is_told_without_any_run() {
     let scene = Scene::new("poke").await;
     // Nobody reads what is written to the client.
-    let Scene { world, server, session, call, desk } = scene;
+    let Scene { world, server, session, call, stdio_client } = scene;
     let filling = json!({"method": "notifications/message",
         "params": {"level": "error", "data": "x".repeat(1 << 16)}});
     server.says(&filling).await;
@@ -202,10 +202,10 @@ async fn an_answer_that_was_noted_is_told_without_any_run() {
     })
     .await;
     let next = world.killed();
-    drop(desk);
+    drop(stdio_client);
     assert_eq!(pending(&next, &session), ["7"]);
-    let mut desk = Desk::resumes(&next, &session);
-    let mut read = desk.reads_all().await;
+    let mut stdio_client = StdioClient::resumes(&next, &session);
+    let mut read = stdio_client.reads_all().await;
     assert_eq!(text(&read.pop().unwrap()), "done");
     assert!(read.iter().all(|message| message["method"] == "notifications/message"), "{read:?}");
 }
@@ -214,19 +214,19 @@ async fn an_answer_that_was_noted_is_told_without_any_run() {
 async fn a_call_that_was_never_sent_is_sent_by_the_next_daemon() {
     let world = World::new();
     let server = world.serves().await;
-    let (mut desk, session) = Desk::opens(&world).await;
+    let (mut stdio_client, session) = StdioClient::opens(&world).await;
     drop(server);
     world.is_coming(None);
-    desk.calls(7, "poke").await;
+    stdio_client.calls(7, "poke").await;
     sleep(A_WHILE).await;
     let [record] = &world.notes.requests()[..] else { panic!("one call is held") };
     assert_eq!((record.sent, record.attempts), (None, 0));
     let world = world.killed();
-    let mut desk = Desk::resumes(&world, &session);
+    let mut stdio_client = StdioClient::resumes(&world, &session);
     let mut server = world.serves().await;
     let call = server.reads_call("poke").await;
     server.returns(&call, "done").await;
-    assert_eq!(text(&desk.reads().await), "done");
+    assert_eq!(text(&stdio_client.reads().await), "done");
     assert!(server.reads_nothing().await);
 }
 
@@ -235,13 +235,13 @@ async fn a_call_that_was_never_sent_is_sent_by_the_next_daemon() {
 async fn a_call_whose_line_never_reached_the_server_is_sent_again() {
     let scene = Scene::new("poke").await;
     let world = scene.world.killed();
-    let mut desk = Desk::resumes(&world, &scene.session);
+    let mut stdio_client = StdioClient::resumes(&world, &scene.session);
     scene.server.wrote(scene.server.lines() - 1);
     let mut server = world.finds(&scene.server, &[]).await;
     let call = server.reads_call("poke").await;
     assert_ne!(call["id"], scene.call["id"]);
     server.returns(&call, "done").await;
-    assert_eq!(text(&desk.reads().await), "done");
+    assert_eq!(text(&stdio_client.reads().await), "done");
 }
 
 #[tokio::test(start_paused = true)]
@@ -261,11 +261,11 @@ async fn a_call_that_is_taken_up_can_be_cancelled() {
     let scene = Scene::new("poke").await;
     let world = scene.world.killed();
     let mut server = world.finds(&scene.server, &[]).await;
-    let mut desk = Desk::resumes(&world, &scene.session);
+    let mut stdio_client = StdioClient::resumes(&world, &scene.session);
     let params = json!({"requestId": 7});
-    desk.says(&json!({"method": "notifications/cancelled", "params": params})).await;
+    stdio_client.says(&json!({"method": "notifications/cancelled", "params": params})).await;
     assert_eq!(server.reads().await["params"]["requestId"], scene.call["id"]);
-    assert!(desk.reads_nothing().await);
+    assert!(stdio_client.reads_nothing().await);
     assert_eq!(world.notes.requests(), []);
 }
 
@@ -324,13 +324,13 @@ async fn a_quick_call_that_is_cut_is_executed_again_only_if_that_is_safe() {
     for (tool, is_safe) in [("peek", true), ("poke", false)] {
         let world = World::new();
         let mut server = world.serves().await;
-        let (mut desk, _) = Desk::opens(&world).await;
-        desk.calls(7, tool).await;
+        let (mut stdio_client, _) = StdioClient::opens(&world).await;
+        stdio_client.calls(7, tool).await;
         server.reads_call(tool).await;
         let world = world.killed();
-        desk.moves_to(&world).await;
+        stdio_client.moves_to(&world).await;
         let mut server = world.finds(&server, &[]).await;
-        check_repeated(tool, is_safe, &mut server, &mut desk).await;
+        check_repeated(tool, is_safe, &mut server, &mut stdio_client).await;
     }
 }
 
@@ -338,13 +338,13 @@ async fn a_quick_call_that_is_cut_is_executed_again_only_if_that_is_safe() {
 async fn the_session_of_a_client_that_is_killed_ends_and_that_of_one_that_is_cut_does_not() {
     let world = World::new();
     let _server = world.serves().await;
-    let (mut desk, session) = Desk::opens(&world).await;
+    let (mut stdio_client, session) = StdioClient::opens(&world).await;
     let is_there = || world.servers.session(NAME, &session).is_ok();
     sleep(Duration::from_secs(60)).await;
-    desk.moves_to(&world).await;
+    stdio_client.moves_to(&world).await;
     sleep(Duration::from_secs(60)).await;
     assert!(is_there());
-    desk.killed().await;
+    stdio_client.killed().await;
     sleep(Duration::from_secs(11)).await;
     assert!(!is_there());
 }
@@ -353,14 +353,14 @@ async fn the_session_of_a_client_that_is_killed_ends_and_that_of_one_that_is_cut
 async fn every_request_is_answered_also_those_with_the_same_id() {
     let world = World::new();
     let mut server = world.serves().await;
-    let (mut desk, _) = Desk::opens(&world).await;
-    desk.calls(7, "poke").await;
+    let (mut stdio_client, _) = StdioClient::opens(&world).await;
+    stdio_client.calls(7, "poke").await;
     let first = server.reads_call("poke").await;
-    desk.calls(7, "peek").await;
+    stdio_client.calls(7, "peek").await;
     let second = server.reads_call("peek").await;
     server.returns(&second, "second").await;
     server.returns(&first, "first").await;
-    let mut answers = [text(&desk.reads().await), text(&desk.reads().await)];
+    let mut answers = [text(&stdio_client.reads().await), text(&stdio_client.reads().await)];
     answers.sort();
     assert_eq!(answers, ["first", "second"]);
 }
@@ -369,9 +369,9 @@ async fn every_request_is_answered_also_those_with_the_same_id() {
 async fn a_client_over_lines_hears_what_is_unread_once() {
     let world = World::new();
     let server = world.serves().await;
-    let (mut desk, _) = Desk::opens(&world).await;
+    let (mut stdio_client, _) = StdioClient::opens(&world).await;
     server.logs("error", "told").await;
-    assert_eq!(desk.reads().await["params"]["data"], "told");
+    assert_eq!(stdio_client.reads().await["params"]["data"], "told");
     let world = world.killed();
     let server = world.serves().await;
     server.logs("error", "unread").await;
@@ -382,9 +382,9 @@ async fn a_client_over_lines_hears_what_is_unread_once() {
     })
     .await;
     let world = world.killed();
-    desk.moves_to(&world).await;
-    assert_eq!(desk.reads().await["params"]["data"], "unread");
-    assert!(desk.reads_nothing().await);
+    stdio_client.moves_to(&world).await;
+    assert_eq!(stdio_client.reads().await["params"]["data"], "unread");
+    assert!(stdio_client.reads_nothing().await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -438,34 +438,34 @@ async fn a_frozen_hub_does_nothing_any_more() {
     let noted = scene.world.notes.noted();
     let records = scene.world.notes.records();
     scene.server.returns(&scene.call, "done").await;
-    scene.desk.dropped().await;
+    scene.stdio_client.dropped().await;
     assert!(scene.world.proxy.close(&scene.session), "it goes on elsewhere");
     assert!(scene.server.reads_nothing().await, "nothing was cancelled");
     assert_eq!(*scene.server.heard.borrow(), heard);
     assert_eq!((scene.world.notes.noted(), scene.world.notes.records()), (noted, records));
     // The next daemon hears the answer.
     let world = scene.world.killed();
-    let mut desk = Desk::resumes(&world, &scene.session);
+    let mut stdio_client = StdioClient::resumes(&world, &scene.session);
     let server = world.finds(&scene.server, &[]).await;
     server.says(&answer(&scene.call, "done")).await;
-    assert_eq!(text(&desk.reads().await), "done");
+    assert_eq!(text(&stdio_client.reads().await), "done");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_hand_over_waits_for_requests_to_be_answered_or_written_down() {
     let world = World::new();
     let mut server = world.serves().await;
-    let (mut desk, session) = Desk::opens(&world).await;
-    desk.calls(1, "fast").await;
+    let (mut stdio_client, session) = StdioClient::opens(&world).await;
+    stdio_client.calls(1, "fast").await;
     let fast = server.reads_call("fast").await;
-    desk.calls(2, "slow").await;
+    stdio_client.calls(2, "slow").await;
     server.reads_call("slow").await;
     let heard = *server.heard.borrow();
     let servers = std::sync::Arc::clone(&world.servers);
     let handing_over = tokio::spawn(async move { servers.hand_over(false, SETTLE).await });
     server.returns(&fast, "done").await;
     server.logs("error", "also heard").await;
-    assert_eq!(text(&desk.reads().await), "done");
+    assert_eq!(text(&stdio_client.reads().await), "done");
     soon(handing_over).await.unwrap();
     assert_eq!(*server.heard.borrow(), heard + 2, "the next daemon does not hear them again");
     assert_eq!(pending(&world.killed(), &session), ["2"]);
@@ -475,7 +475,7 @@ async fn a_hand_over_waits_for_requests_to_be_answered_or_written_down() {
 #[tokio::test(start_paused = true)]
 async fn a_dropped_connection_leaves_the_session() {
     let scene = Scene::new("poke").await;
-    scene.desk.dropped().await;
+    scene.stdio_client.dropped().await;
     assert!(scene.world.servers.session(NAME, &scene.session).is_ok());
     assert_eq!(scene.world.notes.records().len(), 1);
 }
@@ -486,15 +486,20 @@ fn pending(world: &World, session: &str) -> Vec<String> {
 }
 
 /// A call that was cut is executed again if that is safe; otherwise its effect is unknown.
-async fn check_repeated(tool: &str, is_safe: bool, server: &mut Server, desk: &mut Desk) {
+async fn check_repeated(
+    tool: &str,
+    is_safe: bool,
+    server: &mut Server,
+    stdio_client: &mut StdioClient,
+) {
     if is_safe {
         let call = server.reads_call(tool).await;
         server.returns(&call, "seen").await;
-        assert_eq!(text(&desk.reads().await), "seen");
+        assert_eq!(text(&stdio_client.reads().await), "seen");
     } else {
-        let told = text(&desk.reads().await);
+        let told = text(&stdio_client.reads().await);
         assert!(told.contains("Mainstay was restarted during this call"), "{told}");
         assert!(told.contains("its effect is unknown"), "{told}");
     }
-    assert!(desk.reads_nothing().await && server.reads_nothing().await);
+    assert!(stdio_client.reads_nothing().await && server.reads_nothing().await);
 }

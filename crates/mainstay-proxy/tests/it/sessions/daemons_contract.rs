@@ -12,11 +12,11 @@ use serde_json::Value;
 use tokio::time::sleep;
 
 use super::client::text;
-use super::desk::Desk;
+use super::stdio_client::StdioClient;
 use super::{Server, World};
 
 #[derive(Debug, Clone, Copy)]
-enum Deed {
+enum Event {
     /// The client calls a tool.
     Call {
         safe: bool,
@@ -30,38 +30,38 @@ enum Deed {
     Wait(u64),
 }
 
-fn deed() -> impl Strategy<Value = Deed> {
+fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
-        4 => any::<bool>().prop_map(|safe| Deed::Call { safe }),
-        3 => (0..4_usize).prop_map(Deed::Answer),
-        2 => any::<bool>().prop_map(|run_too| Deed::Kill { run_too }),
-        3 => (1..400_u64).prop_map(Deed::Wait),
+        4 => any::<bool>().prop_map(|safe| Event::Call { safe }),
+        3 => (0..4_usize).prop_map(Event::Answer),
+        2 => any::<bool>().prop_map(|run_too| Event::Kill { run_too }),
+        3 => (1..400_u64).prop_map(Event::Wait),
     ]
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
     #[test]
-    fn the_contract_holds_across_daemons(deeds in prop::collection::vec(deed(), 1..30)) {
+    fn the_contract_holds_across_daemons(events in prop::collection::vec(event(), 1..30)) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .start_paused(true)
             .build()
             .unwrap();
         runtime.block_on(async {
-            let mut play = Play::begins().await;
-            for deed in deeds {
-                play.does(deed).await;
+            let mut scene = Scene::begins().await;
+            for event in events {
+                scene.does(event).await;
             }
-            play.ends().await;
+            scene.ends().await;
         });
     }
 }
 
-struct Play {
+struct Scene {
     world: World,
     server: Server,
-    desk: Desk,
+    stdio_client: StdioClient,
     kills: u32,
     /// The calls that the present run has and has not answered.
     with_server: Vec<Value>,
@@ -72,15 +72,15 @@ struct Play {
     executions: BTreeMap<u64, u32>,
 }
 
-impl Play {
+impl Scene {
     async fn begins() -> Self {
         let world = World::new();
         let server = world.serves().await;
-        let (desk, _) = Desk::opens(&world).await;
+        let (stdio_client, _) = StdioClient::opens(&world).await;
         Self {
             world,
             server,
-            desk,
+            stdio_client,
             kills: 0,
             with_server: Vec::new(),
             calls: BTreeMap::new(),
@@ -89,21 +89,21 @@ impl Play {
         }
     }
 
-    async fn does(&mut self, deed: Deed) {
-        match deed {
-            Deed::Call { safe } => {
+    async fn does(&mut self, event: Event) {
+        match event {
+            Event::Call { safe } => {
                 let id = self.calls.len() as u64 + 1;
                 self.calls.insert(id, safe);
                 self.open.insert(id);
-                self.desk.calls(id, if safe { "peek" } else { "poke" }).await;
+                self.stdio_client.calls(id, if safe { "peek" } else { "poke" }).await;
             }
-            Deed::Answer(number) if number < self.with_server.len() => {
+            Event::Answer(number) if number < self.with_server.len() => {
                 let call = self.with_server.remove(number);
                 self.server.returns(&call, &call["params"]["key"].to_string()).await;
             }
-            Deed::Answer(_) => {}
-            Deed::Kill { run_too } => self.dies(run_too).await,
-            Deed::Wait(millis) => sleep(Duration::from_millis(millis)).await,
+            Event::Answer(_) => {}
+            Event::Kill { run_too } => self.dies(run_too).await,
+            Event::Wait(millis) => sleep(Duration::from_millis(millis)).await,
         }
         self.settles().await;
     }
@@ -117,7 +117,7 @@ impl Play {
         } else {
             next.finds(&self.server, &[]).await
         };
-        self.desk.moves_to(&next).await;
+        self.stdio_client.moves_to(&next).await;
         (self.world, self.server) = (next, server);
     }
 
@@ -130,7 +130,7 @@ impl Play {
                 self.with_server.push(line);
             }
         }
-        for answer in self.desk.reads_all().await {
+        for answer in self.stdio_client.reads_all().await {
             let id = answer["id"].as_u64().expect("only answers are written");
             let told = text(&answer);
             assert!(told == id.to_string() || told.starts_with("failed: "), "{id}: {told}");
@@ -142,7 +142,7 @@ impl Play {
         for _ in 0..10 {
             self.settles().await;
             while !self.with_server.is_empty() {
-                self.does(Deed::Answer(0)).await;
+                self.does(Event::Answer(0)).await;
             }
             sleep(Duration::from_secs(1)).await;
         }

@@ -20,7 +20,7 @@ use super::{Client, NAME, SETTLE, World};
 use crate::soon;
 
 /// A listener of a daemon.
-pub(super) struct Door {
+pub(super) struct TestListener {
     addr: SocketAddr,
     stop: oneshot::Sender<Drain>,
     served: JoinHandle<Vec<PassedOn>>,
@@ -45,7 +45,7 @@ pub(super) fn config(store: Option<Arc<dyn ConnectionStore>>, kind: ListenerKind
     }
 }
 
-impl Door {
+impl TestListener {
     pub(super) async fn of(world: &World, inherited: Vec<PassedOn>) -> Self {
         Self::storing(world, inherited, None).await
     }
@@ -81,7 +81,7 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    pub(super) async fn to(intake_gate: &Door) -> Self {
+    pub(super) async fn to(intake_gate: &TestListener) -> Self {
         Self::new(TcpStream::connect(intake_gate.addr).await.unwrap())
     }
 
@@ -161,13 +161,13 @@ async fn a_call_that_was_committed_is_answered_by_the_next_daemon() {
     let world = World::new();
     let mut server = world.serves().await;
     let session = opens(&world).await;
-    let intake_gate = Door::of(&world, Vec::new()).await;
+    let intake_gate = TestListener::of(&world, Vec::new()).await;
     let mut wire = intake_gate.asks(&session, "POST", "", &call(7)).await;
     let call = server.reads_call("poke").await;
     let last = wire.is_primed().await;
     let next = world.killed();
     drop(wire);
-    let intake_gate = Door::of(&next, Vec::new()).await;
+    let intake_gate = TestListener::of(&next, Vec::new()).await;
     let mut wire = intake_gate.asks(&session, "GET", &last, "").await;
     wire.is_primed().await;
     let server = next.finds(&server, &[]).await;
@@ -177,7 +177,7 @@ async fn a_call_that_was_committed_is_answered_by_the_next_daemon() {
 }
 
 /// Stops a listener for a hand-over.
-async fn hands_over(intake_gate: Door, world: &World) -> Vec<PassedOn> {
+async fn hands_over(intake_gate: TestListener, world: &World) -> Vec<PassedOn> {
     intake_gate.stop.send(Drain::HandOver).unwrap();
     soon(world.servers.hand_over(true, SETTLE)).await;
     soon(intake_gate.served).await.unwrap()
@@ -188,7 +188,7 @@ async fn at_a_hand_over_no_request_is_lost_and_no_connection_is_closed() {
     let world = World::new();
     let mut server = world.serves().await;
     let session = opens(&world).await;
-    let intake_gate = Door::of(&world, Vec::new()).await;
+    let intake_gate = TestListener::of(&world, Vec::new()).await;
     let mut slow = intake_gate.asks(&session, "POST", "", &call(7)).await;
     let slow_call = server.reads_call("poke").await;
     slow.is_primed().await;
@@ -206,7 +206,7 @@ async fn at_a_hand_over_no_request_is_lost_and_no_connection_is_closed() {
     assert_eq!(passed_on.iter().filter(|it| matches!(it.pending, Pending::Response(_))).count(), 2);
 
     let next = world.killed();
-    let intake_gate = Door::of(&next, passed_on).await;
+    let intake_gate = TestListener::of(&next, passed_on).await;
     let mut server = next.finds(&server, &[]).await;
     server.says(&answer(&slow_call)).await;
     assert!(slow.sees("0\r\n\r\n").await.contains(r#""id":7,"#));
@@ -235,14 +235,14 @@ async fn a_response_goes_on_in_the_next_daemons_on_the_same_connection() {
         let world = World::new();
         let mut server = world.serves().await;
         let session = opens_with(&world, version).await;
-        let intake_gate = Door::of(&world, Vec::new()).await;
+        let intake_gate = TestListener::of(&world, Vec::new()).await;
         let mut wire = intake_gate.asks(&session, "POST", more, &call(7)).await;
         let asked = server.reads_call("poke").await;
         let head = wire.sees("\r\n\r\n").await;
         assert!(head.starts_with("HTTP/1.") && head.contains("200 OK"), "{head}");
         let passed_on = hands_over(intake_gate, &world).await;
         let second = world.killed();
-        let intake_gate = Door::of(&second, passed_on).await;
+        let intake_gate = TestListener::of(&second, passed_on).await;
         let server = second.finds(&server, &[]).await;
         let passed_on = hands_over(intake_gate, &second).await;
         assert!(
@@ -250,7 +250,7 @@ async fn a_response_goes_on_in_the_next_daemons_on_the_same_connection() {
             "{version} {more}"
         );
         let third = second.killed();
-        let _door = Door::of(&third, passed_on).await;
+        let _door = TestListener::of(&third, passed_on).await;
         let server = third.finds(&server, &[]).await;
         server.says(&answer(&asked)).await;
         let body = wire.sees(end).await;
@@ -267,7 +267,7 @@ async fn a_client_that_leaves_between_two_daemons_harms_nobody() {
     let world = World::new();
     let mut server = world.serves().await;
     let session = opens(&world).await;
-    let intake_gate = Door::of(&world, Vec::new()).await;
+    let intake_gate = TestListener::of(&world, Vec::new()).await;
     let mut gone = intake_gate.asks(&session, "POST", "", &call(7)).await;
     let asked = server.reads_call("poke").await;
     gone.is_primed().await;
@@ -276,7 +276,7 @@ async fn a_client_that_leaves_between_two_daemons_harms_nobody() {
     let passed_on = hands_over(intake_gate, &world).await;
     drop(gone);
     let next = world.killed();
-    let intake_gate = Door::of(&next, passed_on).await;
+    let intake_gate = TestListener::of(&next, passed_on).await;
     let mut server = next.finds(&server, &[]).await;
     server.says(&answer(&asked)).await;
     let mut wire = intake_gate.asks(&session, "POST", "", &call(8)).await;
@@ -290,7 +290,7 @@ async fn a_client_that_leaves_between_two_daemons_harms_nobody() {
 async fn the_next_daemon_repeats_an_unanswered_initialize() {
     for more in ["", "Accept: application/json\r\n"] {
         let world = World::new();
-        let intake_gate = Door::of(&world, Vec::new()).await;
+        let intake_gate = TestListener::of(&world, Vec::new()).await;
         let params = json!({
             "protocolVersion": "2025-11-25",
             "capabilities": {},
@@ -305,7 +305,7 @@ async fn the_next_daemon_repeats_an_unanswered_initialize() {
         let passed_on = hands_over(intake_gate, &world).await;
         assert_eq!(passed_on.len(), 1);
         let next = world.killed();
-        let intake_gate = Door::of(&next, passed_on).await;
+        let intake_gate = TestListener::of(&next, passed_on).await;
         let mut server = next.serves().await;
         assert!(wire.sees("0\r\n\r\n").await.contains("serverInfo"));
         let mut other = intake_gate.asks(id, "POST", "", &call(2)).await;
@@ -316,7 +316,10 @@ async fn the_next_daemon_repeats_an_unanswered_initialize() {
 }
 
 /// The next daemon, to which this one has given way, and what this one still tells it.
-async fn takes_over(world: &World, intake_gate: Door) -> (World, Vec<PassedOn>, Vec<RelayedCall>) {
+async fn takes_over(
+    world: &World,
+    intake_gate: TestListener,
+) -> (World, Vec<PassedOn>, Vec<RelayedCall>) {
     intake_gate.stop.send(Drain::HandOver).unwrap();
     let relayed = soon(world.servers.hand_over(true, SETTLE)).await;
     let passed_on = soon(intake_gate.served).await.unwrap();
@@ -328,7 +331,7 @@ async fn the_old_daemon_finishes_a_call_of_a_server_that_speaks_http() {
     let (world, mut site) = (World::new(), Site::new().await);
     let run = world.is_served_by(&site).await;
     let session = opens(&world).await;
-    let intake_gate = Door::of(&world, Vec::new()).await;
+    let intake_gate = TestListener::of(&world, Vec::new()).await;
     soon(world.servers.unbound()).await;
     let mut wire = intake_gate.asks(&session, "POST", "", &call(7)).await;
     let call = site.call("poke").await;
@@ -336,13 +339,13 @@ async fn the_old_daemon_finishes_a_call_of_a_server_that_speaks_http() {
     soon(world.servers.unbound()).await;
     let (next, passed_on, mut relayed) = takes_over(&world, intake_gate).await;
     assert_eq!((passed_on.len(), relayed.len()), (1, 1));
-    let intake_gate = Door::of(&next, passed_on).await;
+    let intake_gate = TestListener::of(&next, passed_on).await;
     next.finds_site(&site, &run).await;
 
     // A third daemon hears of it, too.
     let (third, passed_on, none) = takes_over(&next, intake_gate).await;
     assert_eq!((passed_on.len(), none.len()), (1, 0), "the second one has not sent it");
-    let _door = Door::of(&third, passed_on).await;
+    let _door = TestListener::of(&third, passed_on).await;
     third.finds_site(&site, &run).await;
     let key = relayed[0].key.clone();
     third.servers.relays().claim(std::slice::from_ref(&key));
@@ -360,12 +363,12 @@ async fn what_the_old_daemon_cannot_finish_is_decided_by_the_new_one() {
         let (world, mut site) = (World::new(), Site::new().await);
         let run = world.is_served_by(&site).await;
         let session = opens(&world).await;
-        let intake_gate = Door::of(&world, Vec::new()).await;
+        let intake_gate = TestListener::of(&world, Vec::new()).await;
         let mut wire = intake_gate.asks(&session, "POST", "", &call(7)).await;
         let call = site.call("poke").await;
         wire.is_primed().await;
         let (next, passed_on, mut relayed) = takes_over(&world, intake_gate).await;
-        let _door = Door::of(&next, passed_on).await;
+        let _door = TestListener::of(&next, passed_on).await;
         next.finds_site(&site, &run).await;
         let key = relayed[0].key.clone();
         if is_claimed {

@@ -8,7 +8,7 @@ use mainstay_proxy::{Availability, Settings};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::desk::Desk;
+use super::stdio_client::StdioClient;
 use super::{Client, NAME, World, settings};
 
 #[tokio::test(start_paused = true)]
@@ -191,7 +191,7 @@ async fn an_initialize_that_is_given_up_ends() {
 async fn before_initialize_nothing_reaches_the_server() {
     let world = World::new();
     let mut server = world.serves().await;
-    let mut desk = Desk::resumes(&world, world.servers.open(NAME).unwrap().id());
+    let mut stdio_client = StdioClient::resumes(&world, world.servers.open(NAME).unwrap().id());
     for (method, code) in [
         ("server/discover", json!(-32601)),
         ("tools/call", json!(-32600)),
@@ -200,9 +200,9 @@ async fn before_initialize_nothing_reaches_the_server() {
         ("vendor/method", json!(-32600)),
         ("ping", json!(null)),
     ] {
-        desk.says(&json!({"method": "notifications/vendor"})).await;
-        desk.asks(1, method, &json!({"name": "x", "level": "info"})).await;
-        let answer = desk.reads().await;
+        stdio_client.says(&json!({"method": "notifications/vendor"})).await;
+        stdio_client.asks(1, method, &json!({"name": "x", "level": "info"})).await;
+        let answer = stdio_client.reads().await;
         assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(1), &code), "{method}");
     }
     assert!(server.reads_nothing().await);
@@ -211,19 +211,19 @@ async fn before_initialize_nothing_reaches_the_server() {
 #[tokio::test(start_paused = true)]
 async fn what_a_client_sends_while_it_is_initialized_is_queued() {
     let world = World::new();
-    let mut desk = Desk::new(&world);
+    let mut stdio_client = StdioClient::new(&world);
     let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}});
-    desk.asks(0, "initialize", &params).await;
-    desk.asks(1, "ping", &json!({})).await;
-    assert_eq!(desk.reads().await["id"], 1);
-    desk.says(&json!({"method": "notifications/initialized"})).await;
-    desk.calls(2, "x").await;
-    assert!(desk.reads_nothing().await);
+    stdio_client.asks(0, "initialize", &params).await;
+    stdio_client.asks(1, "ping", &json!({})).await;
+    assert_eq!(stdio_client.reads().await["id"], 1);
+    stdio_client.says(&json!({"method": "notifications/initialized"})).await;
+    stdio_client.calls(2, "x").await;
+    assert!(stdio_client.reads_nothing().await);
     let mut server = world.serves().await;
     let call = server.reads_call("x").await;
     server.returns(&call, "done").await;
-    assert!(desk.reads().await["result"]["serverInfo"].is_object());
-    assert_eq!(desk.reads().await["result"]["content"][0]["text"], "done");
+    assert!(stdio_client.reads().await["result"]["serverInfo"].is_object());
+    assert_eq!(stdio_client.reads().await["result"]["content"][0]["text"], "done");
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,7 +11,7 @@ use mainstay_proxy::front::http::{
 use tokio::net::{TcpListener, TcpStream};
 
 use super::World;
-use super::daemons_http::{Door, Wire, answer, call, opens};
+use super::daemons_http::{TestListener, Wire, answer, call, opens};
 use crate::soon;
 
 /// Both ends of a connection that a killed daemon had: the client's, and the one that the next daemon is given.
@@ -33,7 +33,7 @@ async fn what_was_not_answered_is_answered() {
     ] {
         let world = World::new();
         let (mut wire, passed_on) = interrupted(state.clone()).await;
-        let _door = Door::of(&world, vec![passed_on]).await;
+        let _door = TestListener::of(&world, vec![passed_on]).await;
         let response = wire.sees(end).await;
         assert!(response.starts_with("HTTP/1.1 20"), "{state:?}: {response}");
         assert!(response.contains(part), "{state:?}: {response}");
@@ -49,7 +49,7 @@ async fn a_connection_without_a_request_is_used_again() {
         let mut server = world.serves().await;
         let session = opens(&world).await;
         let (mut wire, passed_on) = interrupted(state.clone()).await;
-        let _door = Door::of(&world, vec![passed_on]).await;
+        let _door = TestListener::of(&world, vec![passed_on]).await;
         wire.sends(&session, "POST", "", &call(9)).await;
         let call = server.reads_call("poke").await;
         server.says(&answer(&call)).await;
@@ -68,7 +68,7 @@ async fn a_request_that_was_being_read_is_read_again() {
         let (read, unread) = request.split_at(read);
         let (mut wire, passed_on) = interrupted(reading(read)).await;
         wire.writes(unread).await;
-        let _door = Door::of(&world, vec![passed_on]).await;
+        let _door = TestListener::of(&world, vec![passed_on]).await;
         let call = server.reads_call("poke").await;
         server.says(&answer(&call)).await;
         assert!(wire.sees("done").await.contains(r#""id":9,"#), "{read}");
@@ -83,7 +83,7 @@ async fn what_was_not_answered_is_answered_before_a_request_behind_it() {
     let session = opens(&world).await;
     let (mut wire, passed_on) = interrupted(Interrupted::Answering(Some("7".into()))).await;
     wire.sends(&session, "POST", "", &call(9)).await;
-    let _door = Door::of(&world, vec![passed_on]).await;
+    let _door = TestListener::of(&world, vec![passed_on]).await;
     let response = wire.sees("its effect is unknown").await;
     assert!(response.contains(r#""id":7,"#), "{response}");
     wire.sees_end().await;
@@ -96,7 +96,7 @@ async fn a_request_that_cannot_be_answered_gets_a_head() {
         let world = World::new();
         let (mut wire, passed_on) = interrupted(state.clone()).await;
         wire.writes(&call(9)).await;
-        let _door = Door::of(&world, vec![passed_on]).await;
+        let _door = TestListener::of(&world, vec![passed_on]).await;
         let head = wire.sees("\r\n\r\n").await;
         assert!(head.starts_with("HTTP/1.0 200 OK"), "{state:?}: {head}");
         wire.sees_end().await;
@@ -179,7 +179,8 @@ async fn what_a_connection_does_is_recorded() {
     let mut server = world.serves().await;
     let session = opens(&world).await;
     let records = Records::default();
-    let intake_gate = Door::storing(&world, Vec::new(), Some(Arc::new(records.clone()))).await;
+    let intake_gate =
+        TestListener::storing(&world, Vec::new(), Some(Arc::new(records.clone()))).await;
     let mut wire = Wire::to(&intake_gate).await;
     soon(records.are(&[reading(""), Interrupted::Idle].map(Some))).await;
     for id in [7, 8] {
@@ -202,7 +203,8 @@ async fn what_is_left_of_a_streamed_response_is_recorded_while_it_waits() {
     let mut server = world.serves().await;
     let session = opens(&world).await;
     let records = Records::default();
-    let intake_gate = Door::storing(&world, Vec::new(), Some(Arc::new(records.clone()))).await;
+    let intake_gate =
+        TestListener::storing(&world, Vec::new(), Some(Arc::new(records.clone()))).await;
     let mut wire = Wire::to(&intake_gate).await;
     wire.sends(&session, "POST", "", &call(7)).await;
     let asked = server.reads_call("poke").await;
@@ -221,7 +223,8 @@ async fn a_connection_with_a_request_before_the_response_is_not_continued() {
     let mut server = world.serves().await;
     let session = opens(&world).await;
     let records = Records::default();
-    let intake_gate = Door::storing(&world, Vec::new(), Some(Arc::new(records.clone()))).await;
+    let intake_gate =
+        TestListener::storing(&world, Vec::new(), Some(Arc::new(records.clone()))).await;
     let mut wire = Wire::to(&intake_gate).await;
     soon(records.are(&[reading(""), Interrupted::Idle].map(Some))).await;
     let request = Wire::request(&session, "POST", "", &call(7));
@@ -249,7 +252,8 @@ async fn a_connection_with_the_start_of_another_request_is_not_continued() {
     let mut server = world.serves().await;
     let session = opens(&world).await;
     let records = Records::default();
-    let intake_gate = Door::storing(&world, Vec::new(), Some(Arc::new(records.clone()))).await;
+    let intake_gate =
+        TestListener::storing(&world, Vec::new(), Some(Arc::new(records.clone()))).await;
     let mut wire = Wire::to(&intake_gate).await;
     soon(records.are(&[reading(""), Interrupted::Idle].map(Some))).await;
     let request = Wire::request(&session, "POST", "", &call(7));

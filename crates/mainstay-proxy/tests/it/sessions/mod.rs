@@ -7,7 +7,6 @@ mod daemons;
 mod daemons_contract;
 mod daemons_http;
 mod daemons_site;
-mod desk;
 mod handshake;
 mod holding;
 mod http;
@@ -25,6 +24,7 @@ mod requests;
 mod restarts;
 mod server;
 mod site;
+mod stdio_client;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};

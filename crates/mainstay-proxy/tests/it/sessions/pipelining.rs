@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 use tokio::time::sleep;
 
-use super::desk::Desk;
+use super::stdio_client::StdioClient;
 use super::{Server, World};
 
 const CALLS: u64 = 200;
@@ -34,9 +34,9 @@ async fn messages_arrive_in_order_whatever_their_connections_do() {
     for kind in [ListenerKind::Private, ListenerKind::Public] {
         let world = World::new();
         let mut server = world.serves().await;
-        let mut desk = Desk::opens_delayed(&world, kind).await;
+        let mut stdio_client = StdioClient::opens_delayed(&world, kind).await;
         for id in 1..=CALLS {
-            desk.calls(id, "poke").await;
+            stdio_client.calls(id, "poke").await;
         }
         let mut calls = Vec::new();
         while (calls.len() as u64) < CALLS {
@@ -48,7 +48,7 @@ async fn messages_arrive_in_order_whatever_their_connections_do() {
         assert_eq!(calls, (1..=CALLS).collect::<Vec<_>>(), "{kind:?}");
         let mut answers = BTreeSet::new();
         for _ in 1..=CALLS {
-            assert!(answers.insert(desk.reads().await["id"].as_u64()), "{kind:?}");
+            assert!(answers.insert(stdio_client.reads().await["id"].as_u64()), "{kind:?}");
         }
     }
 }
@@ -83,28 +83,29 @@ proptest! {
 async fn play(steps: Vec<Step>) {
     let mut world = World::new();
     let mut server = world.serves().await;
-    let mut desk = Desk::opens_delayed(&world, ListenerKind::Private).await;
+    let mut stdio_client = StdioClient::opens_delayed(&world, ListenerKind::Private).await;
     let (mut sent, mut first_calls, mut open) = (0, Vec::new(), Vec::new());
     let mut answered = BTreeSet::new();
-    let mut settle = async |desk: &mut Desk, server: &mut Server, open: &mut Vec<Value>| {
-        for call in arrived(server).await {
-            if !first_calls.contains(&key(&call)) {
-                first_calls.push(key(&call));
+    let mut settle =
+        async |stdio_client: &mut StdioClient, server: &mut Server, open: &mut Vec<Value>| {
+            for call in arrived(server).await {
+                if !first_calls.contains(&key(&call)) {
+                    first_calls.push(key(&call));
+                }
+                open.push(call);
             }
-            open.push(call);
-        }
-        for answer in desk.reads_all().await {
-            assert!(answered.insert(answer["id"].as_u64()), "{answer} is the second answer");
-        }
-        (first_calls.clone(), answered.len())
-    };
+            for answer in stdio_client.reads_all().await {
+                assert!(answered.insert(answer["id"].as_u64()), "{answer} is the second answer");
+            }
+            (first_calls.clone(), answered.len())
+        };
     for step in steps {
         for _ in 0..step.calls {
             sent += 1;
-            desk.calls(sent, "peek").await;
+            stdio_client.calls(sent, "peek").await;
         }
         sleep(Duration::from_millis(step.wait)).await;
-        settle(&mut desk, &mut server, &mut open).await;
+        settle(&mut stdio_client, &mut server, &mut open).await;
         for call in open.drain(..step.answers.min(open.len())) {
             server.returns(&call, "done").await;
         }
@@ -113,12 +114,12 @@ async fn play(steps: Vec<Step>) {
         if step.is_killed {
             let next = world.killed();
             server = next.finds(&server, &[]).await;
-            desk.moves_to(&next).await;
+            stdio_client.moves_to(&next).await;
             world = next;
         }
     }
     for _ in 0..100 {
-        let (calls, answers) = settle(&mut desk, &mut server, &mut open).await;
+        let (calls, answers) = settle(&mut stdio_client, &mut server, &mut open).await;
         if answers as u64 == sent {
             assert_eq!(calls, (1..=sent).collect::<Vec<_>>());
             return;
@@ -137,10 +138,10 @@ async fn a_client_that_does_not_read_is_not_served_further_until_it_does() {
     let answer = "x".repeat(100_000);
     let world = World::new();
     let mut server = world.serves().await;
-    let (mut desk, _) = Desk::opens(&world).await;
+    let (mut stdio_client, _) = StdioClient::opens(&world).await;
     let mut calls = 0;
     for id in 1..=MANY {
-        desk.calls(id, "poke").await;
+        stdio_client.calls(id, "poke").await;
         for call in arrived(&mut server).await {
             server.returns(&call, &answer).await;
             calls += 1;
@@ -154,7 +155,7 @@ async fn a_client_that_does_not_read_is_not_served_further_until_it_does() {
         for call in arrived(&mut server).await {
             server.returns(&call, &answer).await;
         }
-        for read in desk.reads_all().await {
+        for read in stdio_client.reads_all().await {
             assert_eq!(super::client::text(&read).len(), answer.len());
             assert!(answers.insert(read["id"].as_u64()));
         }

@@ -118,9 +118,12 @@ async fn bodies_that_make_no_sense_are_refused() {
     }
     let session = site.fake.with(ProtocolVersion::V2025_03_26);
     let hello = format!("[{}]", initialize("2025-03-26"));
-    for (body, content) in
-        [("[]", "empty"), ("[7]", "not a JSON-RPC message"), ("[[]]", "batch"), (&*hello, "initialize")]
-    {
+    for (body, content) in [
+        ("[]", "empty"),
+        ("[7]", "not a JSON-RPC message"),
+        ("[[]]", "batch"),
+        (&*hello, "initialize"),
+    ] {
         check(&mut site, &post(session.id(), BOTH, body), 400, content).await;
     }
 }

@@ -21,7 +21,7 @@ use super::daemons_http::config;
 use super::{NAME, World};
 use crate::soon;
 
-pub(super) struct Desk {
+pub(super) struct StdioClient {
     reader: BufReader<ReadHalf<DuplexStream>>,
     writer: WriteHalf<DuplexStream>,
     bridge: JoinSet<()>,
@@ -33,7 +33,7 @@ pub(super) struct Desk {
 /// Where connections to the present front go.
 type Connections = Arc<Mutex<Option<mpsc::Sender<UnixStream>>>>;
 
-/// Connects to the front of a [`Desk`]. Connections may be delayed by different times.
+/// Connects to the front of a [`StdioClient`]. Connections may be delayed by different times.
 struct Front {
     connections: Connections,
     max_delay: u64,
@@ -55,13 +55,13 @@ impl Connector for Front {
     }
 }
 
-impl Desk {
+impl StdioClient {
     /// A client whose session is initialized, and the id of the session.
     pub(super) async fn opens(world: &World) -> (Self, String) {
         Self::new(world).initialized(world).await
     }
 
-    /// As [`Desk::opens`], with connections that are delayed, and listeners of this kind.
+    /// As [`StdioClient::opens`], with connections that are delayed, and listeners of this kind.
     pub(super) async fn opens_delayed(world: &World, kind: ListenerKind) -> Self {
         Self::with(world, None, kind, 13).initialized(world).await.0
     }
