@@ -48,7 +48,6 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod timers;
-mod usage;
 
 pub use action::{Action, Decision, HttpFailure, HttpOperation, HttpOutcome, Relayed};
 pub use availability::{Availability, Reason, Run};
@@ -67,4 +66,3 @@ pub use session_id::{SessionIds, is_id};
 pub use stream::{EventId, Found, Item, NotOurs, Peek, Read, Start, StreamState};
 pub use streams::{Commit, StreamRef};
 pub use table::Key;
-pub use usage::Usage;

@@ -20,6 +20,7 @@ use crate::recover::RecoveredRequest;
 use crate::residency;
 use crate::session::{Life, Session, SessionKey};
 use crate::session_id::SessionIds;
+use crate::stdio::Stdio;
 use crate::stream::Stream;
 use crate::table::Table;
 use crate::timers::{Timer, Timers};
@@ -409,6 +410,28 @@ impl Server {
         if let Some(session) = self.sessions.get_mut(key) {
             session.life = Life::Over;
         }
+    }
+
+    /// Counts of what is held, for tests that look for leaks. Zeros are left out.
+    #[doc(hidden)]
+    pub fn usage(&self) -> Vec<(&'static str, usize)> {
+        let at_stdio = self.links.values().filter_map(Link::as_stdio).map(Stdio::load).sum();
+        let all = [
+            ("sessions", self.sessions.len()),
+            ("calls", self.calls.len()),
+            ("streams", self.streams.len()),
+            ("links", self.links.len()),
+            ("operations", self.operations.len()),
+            ("at stdio", at_stdio),
+            ("held", self.held),
+            ("open", self.open),
+            ("open bytes", self.open_bytes),
+            ("kept bytes", self.kept_bytes),
+            ("retained runs", self.retained_runs.len()),
+            ("loading", self.loading.len()),
+            ("recovered", self.recovered.len()),
+        ];
+        all.into_iter().filter(|(_, count)| *count > 0).collect()
     }
 
     pub(crate) fn act(&mut self, action: Action) {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use mainstay_mcp::frame::Parsed;
 use mainstay_session::{
     Availability, CallKey, HttpOperation, HttpOutcome, LinkKey, OperationKey, Server, StreamKey,
-    StreamRef, Usage,
+    StreamRef,
 };
 
 use crate::daemon::Daemon;
@@ -522,7 +522,7 @@ impl World {
         }
         let is_http = self.script.kind == Kind::Http;
         if let Some(server) = self.server() {
-            assert_eq!(server.usage(), Usage::default(), "something is left (http: {is_http})");
+            assert_eq!(server.usage(), [], "something is left (http: {is_http})");
         }
         let state = self.store.state();
         assert!(state.streams.is_empty(), "journaled streams are left: {:?}", state.streams);

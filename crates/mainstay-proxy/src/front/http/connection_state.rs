@@ -23,10 +23,8 @@ pub(super) struct ConnectionState {
     /// Whether something was read that belongs to no request that was taken.
     is_begun: AtomicBool,
     taken: Notify,
-    /// Whether the end of the response is the end of the connection.
-    ends_with_response: AtomicBool,
-    /// Whether the client expects that the connection is closed after the response.
-    closes_after_response: AtomicBool,
+    /// The [`Framing`] of responses whose length is not known.
+    framing: AtomicU8,
     /// Whether the listener ends, and no other daemon continues its requests.
     ends_with_listener: AtomicBool,
     /// The response that is left to the next daemon.
@@ -63,8 +61,7 @@ impl ConnectionState {
             was_read: AtomicBool::new(false),
             is_begun: AtomicBool::new(false),
             taken: Notify::new(),
-            ends_with_response: AtomicBool::new(false),
-            closes_after_response: AtomicBool::new(false),
+            framing: AtomicU8::new(Framing::Chunked as u8),
             ends_with_listener: AtomicBool::new(false),
             unfinished: Mutex::new(None),
             left: Notify::new(),
@@ -342,38 +339,16 @@ impl ConnectionState {
         self.set_stage(if only_listens { Stage::Listening } else { Stage::Streaming });
     }
 
-    /// The client takes the end of the connection for that of the response, so it must be closed here.
-    pub(super) fn end_with_response(&self) {
-        self.ends_with_response.store(true, Ordering::Relaxed);
-    }
-
-    pub(super) fn ends_with_response(&self) -> bool {
-        self.ends_with_response.load(Ordering::Relaxed)
-    }
-
-    /// The client expects that the connection is closed after the response.
-    pub(super) fn close_after_response(&self) {
-        self.closes_after_response.store(true, Ordering::Relaxed);
+    /// A response whose length is not known needs this framing, unless it needs a stricter one already.
+    pub(super) fn require(&self, framing: Framing) {
+        self.framing.fetch_max(framing as u8, Ordering::Relaxed);
     }
 
     /// The framing of a response whose length is not known.
     pub(super) fn framing(&self) -> Framing {
-        if self.ends_with_response() {
-            Framing::UntilClose
-        } else if self.closes_after_response.load(Ordering::Relaxed) {
-            Framing::ChunkedThenClose
-        } else {
-            Framing::Chunked
-        }
-    }
-
-    /// The rest of a response with this framing is written here.
-    pub(super) fn go_on_with(&self, framing: Framing) {
-        match framing {
-            Framing::UntilClose => self.end_with_response(),
-            Framing::ChunkedThenClose => self.close_after_response(),
-            Framing::Chunked => {}
-        }
+        let framing = self.framing.load(Ordering::Relaxed);
+        let all = [Framing::Chunked, Framing::ChunkedThenClose, Framing::UntilClose];
+        all[usize::from(framing)]
     }
 
     /// The response stops here, and its rest is left to the next daemon.

@@ -79,17 +79,19 @@ pub(super) enum Stage {
 }
 
 impl Stage {
+    const ALL: [Self; 7] = [
+        Self::New,
+        Self::Head,
+        Self::Body,
+        Self::Answering,
+        Self::Streaming,
+        Self::Idle,
+        Self::Listening,
+    ];
+
     /// Decodes the stage from the lowest bits.
     pub(super) fn of(number: u64) -> Self {
-        match number & 0b111 {
-            0 => Self::New,
-            1 => Self::Head,
-            2 => Self::Body,
-            3 => Self::Answering,
-            4 => Self::Streaming,
-            5 => Self::Idle,
-            _ => Self::Listening,
-        }
+        Self::ALL.into_iter().nth((number & 0b111) as usize).unwrap_or(Self::Listening)
     }
 }
 
@@ -191,18 +193,8 @@ mod tests {
 
     use super::*;
 
-    const STAGES: [Stage; 7] = [
-        Stage::New,
-        Stage::Head,
-        Stage::Body,
-        Stage::Answering,
-        Stage::Streaming,
-        Stage::Idle,
-        Stage::Listening,
-    ];
-
     fn activity() -> impl Strategy<Value = Activity> {
-        let stage = prop::sample::select(STAGES.to_vec());
+        let stage = prop::sample::select(Stage::ALL.to_vec());
         (stage, any::<bool>(), 0..3000_u32, prop::option::weighted(0.2, 0..3000_u32)).prop_map(
             |(stage, used, age, blocked)| {
                 let used = used || !matches!(stage, Stage::New | Stage::Head | Stage::Body);
@@ -241,7 +233,7 @@ mod tests {
 
     #[test]
     fn stages_round_trip_through_their_encoding() {
-        for stage in STAGES {
+        for stage in Stage::ALL {
             assert_eq!(Stage::of(stage as u64 | 7 << 32 | 1 << 8), stage);
         }
     }
@@ -294,7 +286,7 @@ mod tests {
         }
 
         #[test]
-        fn a_connection_with_progress_is_never_overdue(stage in prop::sample::select(STAGES.to_vec())) {
+        fn a_connection_with_progress_is_never_overdue(stage in prop::sample::select(Stage::ALL.to_vec())) {
             let activity = Activity { stage, used: true, age: 0, blocked: None };
             prop_assert!(!activity.is_overdue(true));
         }

@@ -1,7 +1,7 @@
 //! Streamable HTTP, protocol versions 2025-03-26 to 2025-11-25 (the header of 2024-11-05 is accepted).
 //!
 //! An answer within 150 ms without messages before it is plain JSON. Otherwise the response is committed: its head is
-//! sent, and the body reads the stream ([`hold`]). The session keeps an event stream for clients that resume with
+//! sent, and the body reads the stream ([`post`]). The session keeps an event stream for clients that resume with
 //! `Last-Event-ID`.
 //!
 //! Order of the checks: the caller ([`caller`]), Host and Origin, path, method, headers, length, body, session. What
@@ -24,7 +24,6 @@ mod eviction;
 mod get;
 mod guard;
 mod head;
-mod hold;
 mod interrupted;
 mod io;
 mod listener;
@@ -52,7 +51,7 @@ use self::post::Taken;
 use self::reply::Refusal;
 use self::sequence::{SEQUENCE, Sequences};
 use self::store::{ACCEPTED, ANSWERING, id_to_record};
-use self::unfinished::Form;
+use self::unfinished::{Form, Framing};
 use super::ProtocolVersion;
 use crate::Servers;
 
@@ -190,7 +189,7 @@ async fn handle(
     let is_last = head::is_last(&request);
     if request.version() == Version::HTTP_10 {
         // hyper answers without chunks.
-        conn.end_with_response();
+        conn.require(Framing::UntilClose);
     }
     let origin = cors::origin(request.headers());
     let length = head::length(&request);
@@ -222,11 +221,11 @@ async fn handle(
         response.headers_mut().insert(SEQUENCE, HeaderValue::from_static("ordered"));
     }
     if response.version() == Version::HTTP_10 {
-        conn.end_with_response();
+        conn.require(Framing::UntilClose);
     }
     let nearly_full = front.config.budget.is_nearly_full();
     if is_last || nearly_full {
-        conn.close_after_response();
+        conn.require(Framing::ChunkedThenClose);
     }
     if response.body_mut().track_stream(conn) {
         conn.start_streaming(only_listens);

@@ -1,5 +1,9 @@
 //! POST: one message, or a batch.
 //!
+//! A request that takes 150 ms is journaled, so that it outlives this daemon: its client resumes with the id of an event,
+//! or its connection is passed on to the next daemon ([`unfinished`](super::unfinished)). One that is part of a batch is
+//! not, and `initialize` is repeated by the next daemon.
+//!
 //! It is read together with its head, and answered without it.
 
 use std::future::poll_fn;
@@ -9,26 +13,26 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 use hyper::header::HeaderMap;
-use hyper::{Response, StatusCode};
+use hyper::{Response, StatusCode, Version};
 use mainstay_core::panics;
-use mainstay_session::{Arrival, client_version};
+use mainstay_session::{Arrival, Commit, client_version};
 use tokio::sync::SemaphorePermit;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::body::Body;
+use super::body::{Body, Streamed};
 use super::connection_state::ConnectionState;
 use super::connections::ConnectionBudget;
 use super::eviction::SWEEP;
 use super::get;
 use super::head::{self, Accept, SESSION_ID, header};
-use super::hold;
 use super::reply::{self, Refusal};
 use super::sequence::{self, Turn};
+use super::unfinished::Form;
 use super::{DURABLE, Front};
 use crate::frame::{self, Frame, FrameError, Id, Kind, Method, Outcome, Parsed};
 use crate::front::ProtocolVersion;
 use crate::front::batch::{Batch, is_batch};
-use crate::server::{Lookup, OpenError, Ready, Session};
+use crate::server::{Lookup, OpenError, Reader, Ready, Session};
 
 /// Bodies up to this length are copied.
 const SHORT: usize = 4 << 10;
@@ -44,6 +48,9 @@ const MEMORY_TIMEOUT: Duration = Duration::from_secs(30);
 /// all memory reserved.
 const MIN_RATE: usize = 64 << 10;
 const RATE_GRACE: Duration = Duration::from_secs(30);
+
+/// An `initialize` up to this length is passed on to the next daemon. It must fit a message to the holder.
+const SHORT_ENOUGH: usize = 8 << 10;
 
 /// Reads a POST. A body may take long, so the caller is checked again when it is complete.
 pub(super) async fn take(
@@ -241,10 +248,41 @@ async fn ask(
     match timeout_at(now + delay, poll_fn(|cx| reader.poll_ready(cx))).await {
         Ok(Ready::Answer(answer)) if asked.accept.json => plain(&asked, answer, headers),
         Ok(Ready::End) => reply::empty(StatusCode::ACCEPTED),
-        Ok(Ready::Answer(_)) | Err(_) => hold::commit(front, asked, reader, due),
+        Ok(Ready::Answer(_)) | Err(_) => commit(front, asked, reader, due),
         // A client that has received something can resume the stream, so it is journaled at once.
-        Ok(Ready::Message) => hold::commit(front, asked, reader, Instant::now()),
+        Ok(Ready::Message) => commit(front, asked, reader, Instant::now()),
     }
+}
+
+/// Sends the head: as an event stream, or as JSON kept alive by white space if the client accepts nothing else or would
+/// refuse large events. From `journal_at` on the request is worth a place in the journal.
+pub(super) fn commit(
+    front: &Front,
+    asked: Asked,
+    reader: Reader,
+    journal_at: Instant,
+) -> Response<Body> {
+    let Asked { session, accept, version, is_json_until_close: until_close, initialize, .. } =
+        asked;
+    let is_events = accept.events && !until_close;
+    let session_id = initialize.as_ref().map(|_| header(session.id()));
+    let initialize = initialize.filter(|request| request.len() <= SHORT_ENOUGH);
+    let is_repeated = initialize.is_some();
+    let journal_at = journal_at.into_std();
+    let event = reader.commit(Commit { is_events, is_repeated, journal_at });
+    // Its session has ended.
+    let Some(event) = event else { return reply::empty(StatusCode::ACCEPTED) };
+    let form = if is_events { front.form(version) } else { Form::Json };
+    let streamed = Streamed::new(&session, reader, event, form).repeating(initialize);
+    let mut response = reply::streamed(streamed);
+    if until_close {
+        // Such a response has no chunks: its end is the end of the connection.
+        *response.version_mut() = Version::HTTP_10;
+    }
+    if let Some(id) = session_id {
+        response.headers_mut().insert(SESSION_ID, id);
+    }
+    response
 }
 
 fn plain(asked: &Asked, answer: Bytes, headers: HeaderMap) -> Response<Body> {

@@ -27,7 +27,7 @@ use super::io::Io;
 use super::listener::{Listener, PrivateListener, PublicListener};
 use super::socket::{MaybeSocket, Socket};
 use super::store::{IDLE, Interrupted, MAX_DATA, RESPONSE, STREAMING, StoredConnection};
-use super::unfinished::{self, Finished, UnfinishedResponse};
+use super::unfinished::{self, Finished, Framing, UnfinishedResponse};
 use super::{Config, Front, handle};
 use crate::Servers;
 use crate::catch_panic::CaughtByExecutor;
@@ -351,7 +351,8 @@ where
             let is_finished = is_finished.await.ok()?;
             let (parts, response) = (served.into_parts(), conn.take_unfinished());
             // What hyper has read is lost to others.
-            let is_kept = parts.read_buf.is_empty() && !(is_finished && conn.ends_with_response());
+            let is_kept = parts.read_buf.is_empty()
+                && !(is_finished && conn.framing() == Framing::UntilClose);
             is_kept.then(|| (parts.io.into_inner(), response))
         }
     }

@@ -20,7 +20,7 @@ use super::connection_state::ConnectionState;
 use super::head::Accept;
 use super::post::Asked;
 use super::socket::Socket;
-use super::{Front, get, hold, reply};
+use super::{Front, get, post, reply};
 use crate::frame::Parsed;
 
 /// A response of which the rest is still to be written.
@@ -44,7 +44,7 @@ pub(super) enum Form {
     Json,
 }
 
-/// How the client recognizes the end of the body.
+/// How the client recognizes the end of the body. Stricter framings come later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Framing {
     /// By the last chunk. The connection can be used again.
@@ -89,7 +89,7 @@ pub(super) async fn finish(
     if conn.is_passed_on() {
         return Finished::Left(Box::new(response));
     }
-    conn.go_on_with(response.framing);
+    conn.require(response.framing);
     let Some(mut body) = rest(front, &response).await else { return Finished::Close };
     let only_listens = response.form != Form::Json && body.is_general();
     if body.track_stream(conn) {
@@ -138,7 +138,7 @@ fn repeat_initialize(
     let accept = Accept { json: form == Form::Json, events: form != Form::Json };
     let asked = Asked::initialize(session, accept, &message);
     let reader = asked.session.request(message, Arrival::New);
-    Some(hold::commit(front, asked, reader, Instant::now()).into_body())
+    Some(post::commit(front, asked, reader, Instant::now()).into_body())
 }
 
 /// Writes a body until its end, or until it is [left](ConnectionState::leave_response) to another daemon. An error means that
