@@ -68,8 +68,8 @@ pub enum StreamNews {
     /// It is the stream of this request, as its client wrote it. Without this it is the general
     /// stream of its session.
     Begun(Bytes),
-    /// The same, of a request that was sent before.
-    BegunSent(Bytes, Sent),
+    /// The same, of a request that was sent before: where it was sent last, and how often.
+    BegunSent(Bytes, Sent, u32),
     /// The request is about to be sent to a run, or was.
     Sent(Sent),
     /// A message was added.

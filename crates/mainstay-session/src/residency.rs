@@ -102,6 +102,10 @@ impl Server {
 
     /// The same, under an id that an earlier daemon gave to its client.
     pub fn open_as(&mut self, now: Instant, id: &str) -> Option<SessionKey> {
+        if let Some(unanswered) = self.by_id.remove(id) {
+            // Its `initialize` was recorded and not answered, and begins again.
+            self.retire(now, unanswered);
+        }
         self.move_absent_to_disk();
         let has_room = self.by_id.len() < MAX_SESSIONS;
         has_room.then(|| self.insert_session(now, id.into(), false))

@@ -276,8 +276,9 @@ impl Notes {
         for (_, news) in notes.iter().cloned() {
             match news {
                 StreamNews::Begun(request) => record.request = Some(request),
-                StreamNews::BegunSent(request, sent) => {
-                    (record.request, record.sent, record.attempts) = (Some(request), Some(sent), 1);
+                StreamNews::BegunSent(request, sent, attempts) => {
+                    (record.request, record.sent) = (Some(request), Some(sent));
+                    record.attempts = attempts;
                 }
                 StreamNews::Sent(sent) => {
                     // The line of a request is noted after the run.
@@ -298,7 +299,7 @@ impl Notes {
         let notes = self.0.lock().unwrap();
         let notes = notes.iter().map(|(_, news)| match news {
             StreamNews::Begun(_) => "begun".to_owned(),
-            StreamNews::BegunSent(_, sent) => format!("begun and sent {}", sent.generation),
+            StreamNews::BegunSent(_, sent, _) => format!("begun and sent {}", sent.generation),
             StreamNews::Sent(sent) => format!("sent {}", sent.generation),
             StreamNews::Said(number, _) => format!("said {number}"),
             StreamNews::Answered(number, _) => format!("answered {number}"),

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use mainstay_proxy::{StreamKey, StreamNews, StreamRecord};
 
-use self::entry::Entry;
+use self::entry::{Change, Entry};
 use self::file::JournalFile;
 use self::live_streams::LiveStreams;
 use self::writer::{Done, Job, Writer};
@@ -128,9 +128,9 @@ impl StreamJournal {
         match news {
             StreamNews::Sent(_) => return state.record_sent(stream, news),
             // One write, so that the disk never has the first without the second.
-            StreamNews::BegunSent(request, sent) => {
+            StreamNews::BegunSent(request, sent, attempts) => {
                 state.add(stream, StreamNews::Begun(request));
-                state.add(stream, StreamNews::Sent(sent));
+                state.add_entry(Entry::Stream(stream.clone(), Change::Sent(sent, attempts)));
             }
             StreamNews::Begun(_)
             | StreamNews::Said(..)

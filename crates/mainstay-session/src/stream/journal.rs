@@ -156,16 +156,10 @@ impl Stream {
             return;
         }
         let begun = match self.sent {
-            Some(sent) => StreamNews::BegunSent(request, sent),
+            Some(sent) => StreamNews::BegunSent(request, sent, self.attempts.max(1)),
             None => StreamNews::Begun(request),
         };
         let mut may_act = journal.note(&key, begun).may_act();
-        if let Some(sent) = self.sent.filter(|_| self.attempts > 1) {
-            // Counts a second attempt, however many there were: there must be no third.
-            let again = StreamNews::Sent(Sent { line: None, ..sent });
-            may_act &= journal.note(&key, again).may_act();
-            may_act &= sent.line.is_none() || journal.note(&key, StreamNews::Sent(sent)).may_act();
-        }
         for (number, message) in self.log.messages() {
             may_act &= journal.note(&key, StreamNews::Said(number, message.clone())).may_act();
         }
@@ -212,6 +206,14 @@ impl Stream {
         self.sent = Some(sent);
         self.attempts += 1;
         Recorded::Yes
+    }
+
+    /// The run is told to cancel the request, so a later daemon must not wait for its answer.
+    pub(crate) fn record_unanswerable(&mut self, journal: Journal<'_>) {
+        if let (Some(sent), Durable::Journaled(key)) = (&mut self.sent, &self.durable) {
+            sent.line = None;
+            journal.note(key, StreamNews::Sent(*sent));
+        }
     }
 
     /// Whether only this daemon can finish its request: it was sent to a run that answers only on the same connection.

@@ -150,3 +150,68 @@ fn a_request_that_the_client_was_asked_about_is_not_repeated() {
         &[(1453, open(0, Form::Events, false)), (1322, call(asking)), (130, call(exiting))],
     );
 }
+
+#[test]
+fn a_recorded_session_whose_initialize_is_repeated_exists_once() {
+    check(
+        Kind::Http,
+        |script| (script.has_pages, script.has_past, script.disk) = (true, true, 50),
+        &[(1, open(0, Form::Events, true)), (3, What::Down { ms: 100 }), (111, What::Reload)],
+    );
+    check(
+        Kind::Http,
+        |script| (script.has_pages, script.has_past, script.disk) = (true, true, 50),
+        &[(1, open(0, Form::Events, true)), (3, What::Down { ms: 100 }), (3, What::Reload)],
+    );
+}
+
+#[test]
+fn attempts_before_the_journal_count_although_the_disk_is_stalled() {
+    let asking = CallSpec { method: Method::Prompt, takes: 6000, asks: true, ..CALL };
+    let exiting = CallSpec { method: Method::Read, takes: 150, end: End::Exit(1), ..CALL };
+    check(
+        Kind::Isolated,
+        |script| script.hold = 300,
+        &[
+            (155, open(3, Form::Events, true)),
+            (31_000, What::Stall { ms: 400 }),
+            (57, call(asking)),
+            (8, What::DieOwn { client: 0 }),
+            (1577, What::Reload),
+            (1, call(exiting)),
+        ],
+    );
+}
+
+#[test]
+fn a_request_that_was_given_up_at_its_run_is_answered_after_a_reload() {
+    let silent =
+        CallSpec { method: Method::Read, takes: 149, asks: true, end: End::Silent, ..CALL };
+    check(
+        Kind::Shared,
+        |script| script.hold = 45_000,
+        &[
+            (1, open(1, Form::Events, false)),
+            (10_499, call(silent)),
+            (25, What::Interrupt { loses_lines: false }),
+            (10_000, What::Reload),
+        ],
+    );
+}
+
+#[test]
+fn a_request_of_the_server_is_not_attributed_while_requests_may_be_unknown() {
+    let long = CallSpec { method: Method::Replayed, takes: 2000, progress: 3, ..CALL };
+    let asking = CallSpec { method: Method::Read, takes: 149, asks: true, ..CALL };
+    check(
+        Kind::Shared,
+        |script| script.hold = 300,
+        &[
+            (105, open(0, Form::Connect, true)),
+            (49, open(2, Form::Events, true)),
+            (3, What::Call { client: 1, call: long }),
+            (3, What::Call { client: 0, call: asking }),
+            (73, What::Kill { down: 20, is_lazy: false }),
+        ],
+    );
+}

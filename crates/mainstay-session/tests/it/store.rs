@@ -89,9 +89,9 @@ impl State {
             StreamNews::Begun(request) => {
                 self.streams.insert(key, Kept { request: Some(request), ..Kept::default() });
             }
-            StreamNews::BegunSent(request, sent) => {
+            StreamNews::BegunSent(request, sent, attempts) => {
                 let (request, sent) = (Some(request), Some(sent));
-                self.streams.insert(key, Kept { request, sent, attempts: 1, ..Kept::default() });
+                self.streams.insert(key, Kept { request, sent, attempts, ..Kept::default() });
             }
             StreamNews::Sent(sent) => {
                 if let Some(kept) = self.streams.get_mut(&key) {

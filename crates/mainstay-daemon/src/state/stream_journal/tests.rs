@@ -242,7 +242,7 @@ fn a_request_that_was_sent_is_recorded_as_such_also_when_its_record_stalls() {
     let dir = tempfile::tempdir().unwrap();
     let (journal, _) = StreamJournal::open(dir.path(), 1);
     let disk = stall(&journal);
-    assert!(journal.note(&key("a", 1), StreamNews::BegunSent(text("call"), sent(1))));
+    assert!(journal.note(&key("a", 1), StreamNews::BegunSent(text("call"), sent(1), 1)));
     drop(disk);
     recover(&journal);
     let found = StreamJournal::open(dir.path(), 2).1;

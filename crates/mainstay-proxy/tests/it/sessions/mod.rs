@@ -298,8 +298,9 @@ impl StateStore for Notes {
         });
         match news {
             StreamNews::Begun(request) => record.request = Some(request),
-            StreamNews::BegunSent(request, sent) => {
-                (record.request, record.sent, record.attempts) = (Some(request), Some(sent), 1);
+            StreamNews::BegunSent(request, sent, attempts) => {
+                (record.request, record.sent) = (Some(request), Some(sent));
+                record.attempts = attempts;
             }
             StreamNews::Sent(sent) => {
                 // The line of a request is noted after the run.
