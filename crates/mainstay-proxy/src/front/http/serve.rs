@@ -243,6 +243,10 @@ impl Front {
             warn!(connections = connections.len(), "requests cut at the end");
         }
         connections.shutdown().await;
+        if drain == Drain::Leave {
+            let unused = left.iter().filter(|(_, response)| response.is_none());
+            unused.for_each(|(socket, _): &(T, _)| socket.refuse());
+        }
         let passed_on = |(socket, response): (T, Option<Box<_>>)| {
             let pending = response.map_or(Pending::Nothing, |it| Pending::Response(*it));
             Some(PassedOn::new(socket.into_fd().ok()?, pending, 0))
@@ -294,6 +298,7 @@ pub(super) async fn connection<T>(
 where
     T: AsyncRead + AsyncWrite + MaybeSocket + Unpin + Send + 'static,
 {
+    let can_refuse = stream.can_refuse();
     let service = service_fn(|request| handle(&front, caller, &conn, request));
     let io = Io::new(stream, Arc::clone(&conn), front.config.store.clone(), reread);
     let mut served = http1::Builder::new()
@@ -325,7 +330,9 @@ where
         }
         // hyper would wait for its first request. When room is scarce, one that was never used is evicted first, and
         // the next daemon could not distinguish it from the others.
-        Drain::Leave if !conn.was_read() => None,
+        Drain::Leave if !conn.was_read() => {
+            can_refuse.then(|| (served.into_parts().io.into_inner(), None))
+        }
         Drain::HandOver if !conn.was_read() => {
             let activity = conn.activity();
             let is_wanted = activity.used || activity.is_fresh();

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::net::{RecvFlags, recv};
+use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 use tokio::io::{AsyncRead, AsyncWrite, Interest};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -36,10 +36,36 @@ pub(super) trait Socket:
 /// A connection that may be a socket.
 pub(super) trait MaybeSocket {
     fn socket(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Whether [`Self::refuse`] has an effect: the client is `mainstay connect`.
+    fn can_refuse(&self) -> bool {
+        false
+    }
+
+    /// Ends a connection on which no response is open, so that its client knows that requests which were not read have
+    /// had no effect: from now on it cannot send any, and what it has sent is answered with the status 425.
+    fn refuse(&self) {}
+}
+
+const REFUSAL: &[u8] = b"HTTP/1.1 425 Too Early\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+
+fn refuse(socket: &UnixStream) {
+    let mut unread = [0; 4096];
+    let (mut has_request, flags) = (false, RecvFlags::DONTWAIT);
+    // The order matters: nothing can arrive after the last look.
+    if shutdown(socket, Shutdown::Read).is_ok() {
+        while recv(socket, &mut unread, flags).is_ok_and(|(count, _)| count > 0) {
+            has_request = true;
+        }
+    }
+    if has_request {
+        // A client that does not read has no use for it.
+        socket.try_write(REFUSAL).ok();
+    }
 }
 
 macro_rules! socket {
-    ($socket:ty, $std:ty) => {
+    ($socket:ty, $std:ty $(, $refuse:ident)?) => {
         impl Socket for $socket {
             fn from_fd(fd: OwnedFd) -> io::Result<Self> {
                 let socket = <$std>::from(fd);
@@ -69,16 +95,49 @@ macro_rules! socket {
             fn socket(&self) -> Option<BorrowedFd<'_>> {
                 Some(self.as_fd())
             }
+
+            $(
+                fn can_refuse(&self) -> bool {
+                    true
+                }
+
+                fn refuse(&self) {
+                    $refuse(self);
+                }
+            )?
         }
     };
 }
 
 socket!(TcpStream, std::net::TcpStream);
-socket!(UnixStream, std::os::unix::net::UnixStream);
+socket!(UnixStream, std::os::unix::net::UnixStream, refuse);
 
 #[cfg(test)]
 impl MaybeSocket for tokio::io::DuplexStream {
     fn socket(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_client_knows_that_an_unread_request_has_had_no_effect() {
+        for request in ["", "POST /time/mcp HTTP/1.1\r\n"] {
+            let (mut client, daemon) = UnixStream::pair().unwrap();
+            client.write_all(request.as_bytes()).await.unwrap();
+            daemon.refuse();
+            let later = client.write_all(b"POST").await.unwrap_err();
+            assert_eq!(later.kind(), io::ErrorKind::BrokenPipe);
+            drop(daemon);
+            let mut response = String::new();
+            client.read_to_string(&mut response).await.unwrap();
+            let expected = if request.is_empty() { "" } else { "HTTP/1.1 425 Too Early\r\n" };
+            assert_eq!(response.split_inclusive('\n').next().unwrap_or_default(), expected);
+        }
     }
 }
