@@ -50,7 +50,7 @@ fn a_foreign_entry_of_the_same_name_is_kept_and_reported() {
     env.ok(["client", "add", "cursor"]);
     let output = env.run(["run", "other", "--wait", "--", &fixture()]);
     assert_eq!(output.code, 0, "{output}");
-    assert!(output.stderr.contains("not ours"), "{output}");
+    assert!(output.stderr.contains("Mainstay did not write this entry"), "{output}");
     assert!(output.stderr.contains("~/.cursor/mcp.json"), "{output}");
     assert_eq!(done(&env, "other"), ["left"]);
     let entries = listed(&env, "cursor")["entries"].clone();
@@ -83,7 +83,10 @@ fn a_second_instance_keeps_the_entries_of_the_first() {
     let other = TestEnv::new().with_var("HOME", home.to_str().unwrap());
     other.ok(["client", "add", "cursor"]);
     let output = other.run(["run", "time", "--refresh", "always", "--wait", "--", &fixture()]);
-    assert!(output.code == 0 && output.stderr.contains("not ours"), "{output}");
+    assert!(
+        output.code == 0 && output.stderr.contains("Mainstay did not write this entry"),
+        "{output}"
+    );
     other.ok(["rm", "time"]);
     other.ok(["client", "remove", "cursor"]);
     assert_eq!(setup.file.text(), setup.with);
