@@ -537,6 +537,15 @@ impl Server {
 
     /// Records in the journal that a request is about to be sent, before it is: what is not known to be sent might be
     /// sent again. Returns false if another daemon decides what becomes of it.
+    /// The run will not answer the request, so a later daemon must not wait for that.
+    pub(crate) fn record_unanswerable(&mut self, call: CallKey) {
+        let journal = Journal { store: &*self.store, is_closed: self.is_frozen };
+        let stream = self.calls.get(call).map(|call| call.stream);
+        if let Some(stream) = stream.and_then(|stream| self.streams.get_mut(stream)) {
+            stream.record_unanswerable(journal);
+        }
+    }
+
     pub(crate) fn record_sent(
         &mut self,
         call: &mut Call,

@@ -347,10 +347,15 @@ impl Server {
             return;
         };
         let recovered = self.take_recovered(generation, owner);
-        let Some(stdio) = self.stdio(key) else { return };
         for (id, call) in recovered {
             // A server that was used before has had lines; where none are counted, the number is not known.
-            if written > 0 && (id & LINE) > written {
+            let is_unsent = written > 0 && (id & LINE) > written;
+            if is_unsent {
+                // Another request gets its line.
+                self.record_unanswerable(call);
+            }
+            let Some(stdio) = self.stdio(key) else { return };
+            if is_unsent {
                 stdio.unsent.push(id);
             } else {
                 let (target, lost_at) = (Target::Call(call), None);

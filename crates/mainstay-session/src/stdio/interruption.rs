@@ -12,7 +12,6 @@ use crate::exchange::Failure;
 use crate::links::LinkKey;
 use crate::replay::MAX_INTERRUPTIONS;
 use crate::server::Server;
-use crate::stream::Journal;
 use crate::timers::Timer;
 
 /// Requests that were sent less than this before the connection was lost may have been on their way, or their answers.
@@ -92,11 +91,7 @@ impl Server {
             }
             return self.timers.set(lost_at, Timer::Doubt(key));
         }
-        let journal = Journal { store: &*self.store, is_closed: self.is_frozen };
-        let stream = self.calls.get(call).map(|call| call.stream);
-        if let Some(stream) = stream.and_then(|stream| self.streams.get_mut(stream)) {
-            stream.record_unanswerable(journal);
-        }
+        self.record_unanswerable(call);
         self.cancel_at_stdio(key, id);
         self.lost(now, call, generation, Failure::Interrupted);
     }

@@ -208,11 +208,13 @@ impl Stream {
         Recorded::Yes
     }
 
-    /// The run is told to cancel the request, so a later daemon must not wait for its answer.
+    /// The run will not answer the request.
     pub(crate) fn record_unanswerable(&mut self, journal: Journal<'_>) {
-        if let (Some(sent), Durable::Journaled(key)) = (&mut self.sent, &self.durable) {
-            sent.line = None;
-            journal.note(key, StreamNews::Sent(*sent));
+        let sent = self.sent.or_else(|| self.inherited()?.sent);
+        if let (Some(sent), Durable::Journaled(key)) = (sent, &self.durable) {
+            let sent = Sent { line: None, ..sent };
+            journal.note(key, StreamNews::Sent(sent));
+            self.sent = Some(sent);
         }
     }
 

@@ -215,3 +215,18 @@ fn a_request_of_the_server_is_not_attributed_while_requests_may_be_unknown() {
         ],
     );
 }
+
+#[test]
+fn a_line_that_was_not_written_is_not_taken_for_a_later_one() {
+    let exiting = CallSpec { method: Method::Read, takes: 149, end: End::Exit(2), ..CALL };
+    check(
+        Kind::Shared,
+        |script| (script.disk, script.expires) = (50, true),
+        &[
+            (94, open(3, Form::Events, false)),
+            (1659, call(exiting)),
+            (167, What::Reload),
+            (19, What::Kill { down: 8000, is_lazy: false }),
+        ],
+    );
+}
