@@ -191,13 +191,8 @@ impl Registry {
                 if let Some(shown) = self.shared.gateway.servers.get(name.as_str()) {
                     shown.set(gateway::settings(&server.spec));
                 }
-                for (own, handle) in self.session_runs_of(&name) {
-                    let spec = ServerSpec { name: own, ..server.spec.clone() };
-                    let own = Stored { spec, ..server.clone() };
-                    handle.send(Message::Replace(Box::new(own))).await;
-                }
                 let is_off = handle.view.borrow().wanted == Wanted::Off;
-                handle.send(Message::Replace(Box::new(server))).await;
+                handle.send(Message::Replace(Box::new(server.clone()))).await;
                 if is_off {
                     handle.send(Event::Want(Wanted::On)).await;
                 }
@@ -206,6 +201,11 @@ impl Registry {
                 };
                 // A driver that has ended publishes nothing more.
                 timeout(change::ACKNOWLEDGE, handle.view.clone().wait_for(is_done)).await.ok();
+                for (own, handle) in self.session_runs_of(&name) {
+                    let spec = ServerSpec { name: own, ..server.spec.clone() };
+                    let own = Stored { spec, ..server.clone() };
+                    handle.send(Message::Replace(Box::new(own))).await;
+                }
             } else {
                 let last = self.state().last_runs.remove(&name).unwrap_or_default();
                 self.adopt(server, &Inherited { last, ..Inherited::default() });
@@ -341,7 +341,7 @@ impl Registry {
         self.shared.gateway.servers.remove(name.as_str());
         if let Ending::Forgotten(last) = ending {
             for (_, run) in self.session_runs_of(&name) {
-                run.try_send(Event::Want(Wanted::Gone));
+                session_runs::send_later(&run, Event::Want(Wanted::Gone));
             }
             self.state().last_runs.insert(name, last);
         }

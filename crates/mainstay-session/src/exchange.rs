@@ -329,26 +329,10 @@ impl Server {
 
     /// Whether a request that was sent to the run of that generation may be executed twice.
     pub(crate) fn is_safe(&self, call: &Call, generation: u64) -> bool {
-        let is_harmless = match call.message.method() {
-            Some(
-                Method::Initialize
-                | Method::Ping
-                | Method::ToolsList
-                | Method::PromptsList
-                | Method::PromptsGet
-                | Method::ResourcesList
-                | Method::ResourceTemplatesList
-                | Method::ResourcesRead
-                | Method::ResourcesSubscribe
-                | Method::ResourcesUnsubscribe
-                | Method::Complete
-                | Method::SetLevel
-                | Method::TasksGet
-                | Method::TasksList
-                | Method::TasksResult,
-            ) => true,
-            Some(Method::ToolsCall) => self.is_safe_tool(call, generation),
-            _ => false,
+        let is_harmless = match call.message.method().map(Method::is_repeatable) {
+            Some(Some(is_repeatable)) => is_repeatable,
+            Some(None) => self.is_safe_tool(call, generation),
+            None => false,
         };
         let inherited = self.streams.get(call.stream).and_then(Stream::inherited);
         is_harmless

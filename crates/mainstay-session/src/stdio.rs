@@ -298,6 +298,9 @@ impl Server {
 
     /// The server reads its input again. Returns whether something still waits.
     pub fn link_writable(&mut self, now: Instant, key: LinkKey) -> bool {
+        if self.is_frozen {
+            return false;
+        }
         let Some(stdio) = self.stdio(key) else { return false };
         stdio.is_full = false;
         let count = stdio.queue.len().min(LINES_AT_ONCE);
@@ -616,9 +619,9 @@ fn protocol_error(method: &str, reply: &Reply) -> UpstreamError {
             upstream::protocol(method, format_args!("a line of more than {MAX_LINE} bytes"))
         }
         Reply::NotJson => upstream::protocol(method, "an answer that is not valid JSON in UTF-8"),
-        Reply::Echo | Reply::Answer(_) => UpstreamError::Protocol(
-            "it sends back what it is sent, so it is no MCP server".to_owned(),
-        ),
+        Reply::Echo | Reply::Answer(_) => {
+            UpstreamError::Protocol("it is not an MCP server: it echoed our request".to_owned())
+        }
     }
 }
 

@@ -42,6 +42,8 @@ pub struct Supervisor {
     spec: Arc<ServerSpec>,
     /// The stored intent. It stays when the daemon stops the server.
     wanted: Wanted,
+    /// The intent that the supervisor itself has stored, until the user changes it.
+    saved: Option<Wanted>,
     /// Whether the run belongs to a single session, and nothing is stored about it.
     is_session_run: bool,
     unit: Unit,
@@ -128,6 +130,7 @@ impl Supervisor {
         let unit = Unit::resume(now, spec.restart.clone(), seed, wanted, found, history);
         let mut supervisor = Self {
             wanted,
+            saved: None,
             is_session_run,
             engine: spec.workload.kind(),
             spec: Arc::new(spec),
@@ -270,11 +273,11 @@ impl Supervisor {
                 return;
             }
             Event::Want(wanted) => {
-                self.wanted = wanted;
+                self.set_wanted(wanted);
                 unit::Event::Want(wanted)
             }
             Event::Restart => {
-                self.wanted = Wanted::On;
+                self.set_wanted(Wanted::On);
                 unit::Event::Restart
             }
             Event::Replace(spec) => return self.replace(now, *spec),
@@ -391,11 +394,20 @@ impl Supervisor {
         self.actions.push(Action::ClearRun);
     }
 
+    /// The user has changed the intent. It is stored already, but what the supervisor stored may have replaced it.
+    fn set_wanted(&mut self, wanted: Wanted) {
+        if self.saved.take().is_some_and(|saved| saved != wanted) {
+            self.actions.push(Action::SaveIntent(wanted));
+        }
+        self.wanted = wanted;
+    }
+
     /// The unit changes the intent itself when someone stopped the server and that is respected.
     fn keep_intent(&mut self) {
         let wanted = self.unit.wanted();
         if wanted != self.wanted && !self.is_retiring() && !self.is_session_run {
             self.wanted = wanted;
+            self.saved = Some(wanted);
             self.actions.push(Action::SaveIntent(wanted));
         }
     }

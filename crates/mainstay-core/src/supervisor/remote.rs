@@ -87,7 +87,7 @@ impl Supervisor {
         let next = now + reachability.jitter.stretch(delay(reachability.attempts));
         reachability.attempts = reachability.attempts.saturating_add(1);
         reachability.outage = Some(RemoteOutage { why: why.clone(), next });
-        self.schedule_session(next);
+        self.schedule_session(next, false);
         self.feed(now, unit::Event::EngineAway { why });
     }
 

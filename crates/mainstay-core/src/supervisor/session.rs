@@ -20,8 +20,11 @@ pub(super) enum Session {
     /// It is opened at this time.
     Scheduled {
         at: Instant,
+        resume: bool,
     },
-    Opening,
+    Opening {
+        resume: bool,
+    },
     Open {
         since: Instant,
         /// Whether the run has closed the connection.
@@ -41,13 +44,13 @@ impl Session {
     }
 
     fn is_opening(self) -> bool {
-        matches!(self, Self::Scheduled { .. } | Self::Opening)
+        matches!(self, Self::Scheduled { .. } | Self::Opening { .. })
     }
 
     pub(super) fn deadline(self) -> Option<Instant> {
         match self {
-            Self::None | Self::Opening => None,
-            Self::Scheduled { at } => Some(at),
+            Self::None | Self::Opening { .. } => None,
+            Self::Scheduled { at, .. } => Some(at),
             Self::Open { hung_at, .. } => hung_at,
             Self::Failed { hung_at } => Some(hung_at),
         }
@@ -57,7 +60,8 @@ impl Session {
 impl Supervisor {
     /// Whether the result of this attempt is expected. If it succeeded, report [`super::Event::SessionOpened`].
     pub fn expects(&self, connection: Connection) -> bool {
-        self.is_current(connection) && self.session == Session::Opening && self.exited.is_none()
+        let is_opening = matches!(self.session, Session::Opening { .. });
+        self.is_current(connection) && is_opening && self.exited.is_none()
     }
 
     /// Whether this is the newest attempt with the present run.
@@ -68,12 +72,12 @@ impl Supervisor {
     pub(super) fn open_session(&mut self, run: RunId, resume: bool) {
         let connection = Connection { run, attempt: self.connections };
         self.connections += 1;
-        self.session = Session::Opening;
+        self.session = Session::Opening { resume };
         self.actions.push(Action::OpenSession { connection, resume });
     }
 
-    pub(super) fn schedule_session(&mut self, at: Instant) {
-        self.session = Session::Scheduled { at };
+    pub(super) fn schedule_session(&mut self, at: Instant, resume: bool) {
+        self.session = Session::Scheduled { at, resume };
     }
 
     pub(super) fn close_session(&mut self) {
@@ -99,6 +103,7 @@ impl Supervisor {
             return;
         }
         let run = connection.run;
+        let resume = matches!(self.session, Session::Opening { resume: true });
         self.session = Session::None;
         match failure {
             SessionFailure::Unreachable(why) => self.remote_away(now, why),
@@ -108,7 +113,7 @@ impl Supervisor {
             }
             // Another attempt follows when the engine is back.
             _ if self.unit.is_engine_away() && self.engine != WorkloadKind::Remote => {}
-            SessionFailure::Local => self.schedule_session(now + RETRY_DELAY),
+            SessionFailure::Local => self.schedule_session(now + RETRY_DELAY, resume),
             SessionFailure::Ending => {
                 self.session = Session::Failed { hung_at: now + CLOSED_GRACE };
             }
@@ -131,7 +136,10 @@ impl Supervisor {
         }
         let Some(run) = self.unit.run() else { return };
         match &mut self.session {
-            Session::Scheduled { .. } => self.open_session(run, false),
+            Session::Scheduled { resume, .. } => {
+                let resume = *resume;
+                self.open_session(run, resume);
+            }
             Session::Open { hung_at, .. } => {
                 *hung_at = None;
                 self.set_hung(now, run);
@@ -140,7 +148,7 @@ impl Supervisor {
                 self.session = Session::None;
                 self.set_hung(now, run);
             }
-            Session::None | Session::Opening => {}
+            Session::None | Session::Opening { .. } => {}
         }
     }
 

@@ -7,7 +7,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{FoundState, RestartPolicy, RunKey};
+use crate::{FoundState, OnStop, RestartPolicy, RunKey};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -329,6 +329,51 @@ fn a_stop_before_the_run_exists_is_executed_when_it_does() {
     assert_eq!(ends(&world), 2, "again, now that it exists");
     world.settle();
     assert!(world.alive.is_empty());
+}
+
+#[test]
+fn an_inherited_session_is_resumed_also_after_a_local_failure() {
+    let mut world = World::new(process());
+    let inherited = InheritedRun {
+        run: RunId::new(7),
+        age: SECOND,
+        ready_for: Some(SECOND),
+        details: RunDetails::default(),
+        is_assumed: false,
+    };
+    let (spec, history) = (process(), UnitHistory::default());
+    world.supervisor =
+        Supervisor::resume(world.now, spec, Wanted::On, false, 7, Some(inherited), history);
+    let opens = |world: &mut World| {
+        let actions = world.supervisor.handle(world.now, Event::Tick);
+        actions.into_iter().find_map(|action| match action {
+            Action::OpenSession { connection, resume } => Some((connection, resume)),
+            _ => None,
+        })
+    };
+    assert_eq!(opens(&mut world), Some((connection(7, 0), true)));
+    world
+        .supervisor
+        .handle(world.now, Event::SessionFailed(connection(7, 0), SessionFailure::Local));
+    world.now += SECOND;
+    assert_eq!(opens(&mut world), Some((connection(7, 1), true)));
+}
+
+#[test]
+fn a_start_replaces_the_intent_that_a_respected_stop_has_stored() {
+    let mut spec = container();
+    spec.restart.on_stop = OnStop::Respect;
+    let mut world = World::up(spec);
+    world.alive.clear();
+    let gone = world.gone(RunId::new(1), Cause::StoppedBySomeone);
+    world.tell(gone);
+    assert_eq!(world.saved_intents, [Wanted::Off]);
+    world.tell(Event::Want(Wanted::On));
+    world.settle();
+    assert_eq!(
+        (world.availability(), world.saved_intents),
+        (Availability::Up, vec![Wanted::Off, Wanted::On])
+    );
 }
 
 /// One step of a random script.

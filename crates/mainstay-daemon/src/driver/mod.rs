@@ -64,6 +64,8 @@ pub(crate) enum Message {
     /// The server has another spec, which is stored.
     Replace(Box<Stored>),
     Event(Event),
+    /// The session that the run belongs to has forgotten its availability.
+    Publish,
     /// Asks for the last line that the present run wrote to standard error.
     LastLine(oneshot::Sender<Option<String>>),
 }
@@ -92,11 +94,6 @@ impl Handle {
     pub(crate) async fn send(&self, message: impl Into<Message>) {
         // A driver that has ended needs no message.
         self.inbox.send(message.into()).await.ok();
-    }
-
-    /// For messages that are repeated anyway: it is lost if the inbox is full.
-    pub(crate) fn try_send(&self, message: impl Into<Message>) {
-        self.inbox.try_send(message.into()).ok();
     }
 }
 
@@ -249,6 +246,10 @@ impl Driver {
                 Event::Replace(Box::new(stored.spec))
             }
             Message::Event(event) => event,
+            Message::Publish => {
+                self.publish();
+                return None;
+            }
             Message::LastLine(reply) => {
                 self.read_last_line(reply);
                 return None;
@@ -278,7 +279,9 @@ impl Driver {
         if let Some(&(connection, _)) = closed {
             // Decisions depend on it, and its task may report it later.
             let actions = self.supervisor.handle(clock::now(), Event::SessionClosed(connection));
-            self.execute(actions).await;
+            if let Some(ending) = self.execute(actions).await {
+                return Some(ending);
+            }
         }
         let restarts = self.supervisor.unit().restarts_total();
         let was_reachable = self.supervisor.remote_outage().is_none();
@@ -334,7 +337,7 @@ impl Driver {
 
     async fn forget(&mut self) {
         self.tasks.shutdown().await;
-        self.scope.set_availability(mainstay_proxy::Availability::Removed);
+        self.set_availability(mainstay_proxy::Availability::Removed);
         if let Some(entries) = &self.entries {
             // What was done is in the event log. A client that locks its file for long is not waited for: the entry is
             // removed when the lock is released.
@@ -372,8 +375,15 @@ impl Driver {
             shown.session = self.session.as_ref().map(|(_, session)| session.clone());
             shown.last_stderr.clone_from(&self.last_stderr);
         });
-        self.scope.set_availability(self.availability());
+        self.set_availability(self.availability());
         self.update_port();
+    }
+
+    /// The run of a single session that is being ended is no longer the session's, which may wait for its next one.
+    fn set_availability(&self, availability: mainstay_proxy::Availability) {
+        if self.supervisor.session_run_end().is_none() {
+            self.scope.set_availability(availability);
+        }
     }
 
     /// Listens on the server's own port while the server should run.

@@ -83,7 +83,8 @@ impl Drain {
                     listener.drained().await;
                 }
             }
-            Step::RefuseChanges => registry.close().await,
+            // A change that waits for a disk that does not respond is not waited for.
+            Step::RefuseChanges => drop(timeout(FLUSH, registry.close()).await),
             Step::StopServers => registry.retire().await,
             Step::FinishCommands => self.finish_commands().await,
             Step::Flush => self.flush().await,

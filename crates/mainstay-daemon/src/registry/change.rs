@@ -101,9 +101,6 @@ impl Registry {
                 let shown = handle.view.borrow();
                 (change.takes_effect(shown.info().status), shown.revision)
             };
-            for (_, own) in self.session_runs_of(&name) {
-                own.send(change.event()).await;
-            }
             let leaving = match (change, &handle.entries) {
                 (Change::Remove, Some(entries)) => Some(entries.leave().await),
                 (Change::Remove | Change::Start | Change::Restart | Change::Stop, _) => None,
@@ -112,6 +109,10 @@ impl Registry {
             let mut view = handle.view.clone();
             // A driver that has ended publishes nothing more.
             timeout(ACKNOWLEDGE, view.wait_for(|shown| shown.revision > before)).await.ok();
+            // After the driver, whose state a run that is started meanwhile begins with.
+            for (_, own) in self.session_runs_of(&name) {
+                own.send(change.event()).await;
+            }
             let status = Some(handle.view.borrow().info().status);
             let outcome = Outcome { name, changed, status, clients: Vec::new() };
             done.push(Changed { outcome, handle, leaving });

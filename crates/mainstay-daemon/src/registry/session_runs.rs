@@ -6,7 +6,7 @@ use mainstay_proxy::Availability;
 
 use super::{AfterEnd, Registry, SessionRun};
 use crate::clock;
-use crate::driver::{self, Driver, Ending, Scope};
+use crate::driver::{self, Driver, Ending, Handle, Message, Scope};
 use crate::startup::inherited::Inherited;
 use crate::state::store::Stored;
 
@@ -18,11 +18,7 @@ impl Registry {
         match state.session_runs.get_mut(&name) {
             // Only one run may follow the one that is being stopped.
             Some(SessionRun { ending: Some(after), .. }) => *after = AfterEnd::StartNext,
-            // It reports its availability again.
-            Some(run) => {
-                let wanted = run.handle.view.borrow().wanted;
-                run.handle.try_send(Event::Want(wanted));
-            }
+            Some(run) => send_later(&run.handle, Message::Publish),
             None => {
                 drop(state);
                 self.start_session_run(server, session);
@@ -59,13 +55,20 @@ impl Registry {
     }
 
     pub(super) fn session_run_ended(&self, run: &SessionRun, name: ServerName, ending: Ending) {
-        let after = run.ending.unwrap_or(AfterEnd::Nothing);
+        let server = self.shared.gateway.servers.get(run.server.as_str());
+        let Some(after) = run.ending else {
+            // Someone removed its container. The next request of the session starts another run.
+            if let (Ending::Forgotten(last), Some(server)) = (ending, server) {
+                self.state().last_runs.insert(name, last);
+                server.clear_own_run(&run.session);
+            }
+            return;
+        };
         if let (Ending::Forgotten(last), AfterEnd::KeepNumber | AfterEnd::StartNext) =
             (ending, after)
         {
             self.state().last_runs.insert(name, last);
         }
-        let server = self.shared.gateway.servers.get(run.server.as_str());
         if after == AfterEnd::StartNext && server.is_some_and(|server| server.has(&run.session)) {
             self.start_session_run(&run.server, &run.session);
         }
@@ -103,11 +106,15 @@ impl Registry {
 impl SessionRun {
     fn end(&mut self, why: SessionRunEnd, after: AfterEnd) {
         if self.ending.replace(after).is_none() {
-            let handle = self.handle.clone();
-            // It ends with the driver, at the latest.
-            drop(tokio::spawn(async move { handle.send(Event::EndSessionRun(why)).await }));
+            send_later(&self.handle, Event::EndSessionRun(why));
         }
     }
+}
+
+/// Sends a message that must not be lost, from a task that ends with the driver at the latest.
+pub(super) fn send_later(driver: &Handle, message: impl Into<Message> + Send + 'static) {
+    let driver = driver.clone();
+    drop(tokio::spawn(async move { driver.send(message).await }));
 }
 
 /// The name under which the engine knows the run of a server that belongs to one session.

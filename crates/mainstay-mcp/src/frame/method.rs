@@ -68,6 +68,32 @@ methods! {
     TaskStatus "notifications/tasks/status"
 }
 
+impl Method {
+    /// Whether a request of this method can be executed twice without harm, whatever the server does. `None` if that
+    /// depends on the tool.
+    pub fn is_repeatable(&self) -> Option<bool> {
+        match self {
+            Self::ToolsCall => None,
+            Self::Initialize
+            | Self::Ping
+            | Self::ToolsList
+            | Self::PromptsList
+            | Self::PromptsGet
+            | Self::ResourcesList
+            | Self::ResourceTemplatesList
+            | Self::ResourcesRead
+            | Self::ResourcesSubscribe
+            | Self::ResourcesUnsubscribe
+            | Self::Complete
+            | Self::SetLevel
+            | Self::TasksGet
+            | Self::TasksList
+            | Self::TasksResult => Some(true),
+            _ => Some(false),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

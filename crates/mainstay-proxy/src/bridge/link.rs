@@ -234,7 +234,8 @@ impl Link {
             match (response.status(), session) {
                 (404, Some(ended)) => self.reopen(&ended).await,
                 // An earlier message has not arrived, so this one has had no effect.
-                (425, _) => {}
+                (425, _) if Instant::now() >= deadline => return Err(Failed::NotSent),
+                (425, _) => self.pause().await,
                 _ => return Ok(response),
             }
         }

@@ -142,7 +142,7 @@ pub(super) fn refused(request: &RequestInfo, body: Bytes) -> Option<Bytes> {
 
 /// Whether a request can be sent twice without harm, whatever its server does.
 pub(super) fn is_harmless(message: &Parsed) -> bool {
-    !matches!(message.method(), Some(Method::ToolsCall | Method::Other(_)) | None)
+    message.method().and_then(Method::is_repeatable) == Some(true)
 }
 
 pub(super) fn too_long(limit: usize) -> Bytes {

@@ -204,8 +204,13 @@ impl Server {
         let id = record.id.clone();
         let is_isolated = self.enter(|machine, now| machine.restore(now, record));
         if is_isolated && !resume_run(&id) {
-            self.enter(|machine, _| machine.clear_own_run(&id));
+            self.clear_own_run(&id);
         }
+    }
+
+    /// The own run of a session is gone. Its next request starts another one.
+    pub fn clear_own_run(&self, session: &str) {
+        self.enter(|machine, _| machine.clear_own_run(session));
     }
 
     /// The daemon before this one was killed, and may have sent requests without recording them.

@@ -1,7 +1,7 @@
 //! Runs that belong to single sessions.
 
 use mainstay_api::{EventRecord, Which};
-use mainstay_core::{Exit, ProxySettings};
+use mainstay_core::{Cause, Exit, ProxySettings};
 use mainstay_engine::RunKey;
 use mainstay_proxy::frame::Parsed;
 use mainstay_proxy::{Arrival, Session};
@@ -248,4 +248,38 @@ async fn the_run_of_a_session_is_paused_and_followed_by_another_one() {
     timeout(LIMIT, ended).await.unwrap();
     assert!(!world.registry.state().last_runs.contains_key(&own), "nothing is left of it");
     assert_eq!(world.engine.alive(), [key("time", 1)]);
+}
+
+impl World {
+    /// Whether the next request of a session has a result.
+    async fn is_served(&self, session: &Session) -> bool {
+        let message = json!({"jsonrpc": "2.0", "id": 2, "method": "time/now"});
+        let message = Parsed::read(message.to_string().into()).unwrap();
+        let mut answer = session.request(message, Arrival::New);
+        let answer = timeout(LIMIT, answer.next()).await.unwrap().unwrap();
+        std::str::from_utf8(&answer.message).unwrap().contains("\"result\"")
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_arrives_while_an_idle_run_is_stopped_is_served_by_the_next_run() {
+    let (world, name) = isolated().await;
+    let (session, run) = world.session(&name).await;
+    world.engine.ignore_stops();
+    tokio::time::sleep(MINUTE * 30).await;
+    world.registry.shared.gateway.sweep();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert!(world.is_alive(&run), "it is still being stopped");
+    assert!(world.is_served(&session).await);
+    assert_eq!(world.starts_of(&run), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_whose_container_someone_removed_gets_another_run() {
+    let (world, name) = isolated().await;
+    let (session, run) = world.session(&name).await;
+    world.engine.end_by(&run, Cause::Removed);
+    world.until_none_is_left().await;
+    assert!(world.is_served(&session).await);
+    assert_eq!(world.starts_of(&run), 2);
 }
