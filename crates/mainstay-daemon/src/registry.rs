@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use mainstay_api::{ApiError, Around, ErrorKind};
 use mainstay_core::supervisor::Event;
-use mainstay_core::{RunId, ServerName, ServerSpec, Status, Wanted, WorkloadKind};
+use mainstay_core::{RunId, RunKey, ServerName, ServerSpec, Status, Wanted, WorkloadKind};
 use mainstay_engine::{Found, News, StartError};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -108,8 +108,12 @@ impl Registry {
         let name = stored.spec.name.clone();
         let (sender, inbox) = driver::inbox();
         let server = self.shared.gateway.add(&stored.spec, sender.clone());
-        if inherited.adopted.is_some() && !self.shared.context.is_successor {
-            server.expect_unrecorded_requests();
+        if let Some(adopted) = &inherited.adopted {
+            let Context { session_files, is_successor, .. } = &self.shared.context;
+            let saved = session_files.load(&RunKey::new(name.clone(), adopted.run));
+            if !is_successor || saved.is_some_and(|saved| saved.has_unrecorded) {
+                server.expect_unrecorded_requests(adopted.run.generation());
+            }
         }
         let scope = Scope::AllSessions(server);
         let context = self.shared.context.clone();

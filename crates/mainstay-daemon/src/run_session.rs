@@ -109,6 +109,9 @@ pub(crate) struct SavedSession {
     /// Whether the server is remote, so that no engine lists the run.
     #[serde(default)]
     elsewhere: bool,
+    /// Whether a daemon was killed that may have sent requests to the run without recording them.
+    #[serde(default)]
+    pub(crate) has_unrecorded: bool,
 }
 
 impl SavedSession {
@@ -117,7 +120,8 @@ impl SavedSession {
 
     pub(crate) fn new(ready_at: Timestamp, hello: &Hello, kind: WorkloadKind) -> Self {
         let elsewhere = kind == WorkloadKind::Remote;
-        Self { version: Self::VERSION, ready_at, hello: hello.clone(), elsewhere }
+        let (version, hello) = (Self::VERSION, hello.clone());
+        Self { version, ready_at, hello, elsewhere, has_unrecorded: false }
     }
 }
 

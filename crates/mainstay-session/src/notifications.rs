@@ -140,7 +140,7 @@ impl Server {
     /// The one session that the server can mean: the only one with requests at the server, or the only one there is.
     /// Also the stream of its request, if it has but one.
     fn recipient(&mut self, now: Instant, key: LinkKey) -> Option<Recipient> {
-        let owner = self.links.get(key)?.owner;
+        let (owner, generation) = self.links.get(key).map(|link| (link.owner, link.generation))?;
         let calls = self.calls_at(key);
         let calls = calls.into_iter().filter_map(|call| self.calls.get(call));
         let callers: Vec<_> = calls.map(|call| (call.session, call.stream)).collect();
@@ -151,12 +151,14 @@ impl Server {
             (Owner::Shared, []) if self.settings.isolate => return None,
             (Owner::Shared, []) => self.only_session(now)?,
             (Owner::Shared, [(first, _), rest @ ..]) => {
-                let is_only = !self.may_have_unrecorded_requests(now)
-                    || self.only_session(now) == Some(*first);
-                let is_sure = is_only && rest.iter().all(|(session, _)| session == first);
-                is_sure.then_some(*first)?
+                rest.iter().all(|(session, _)| session == first).then_some(*first)?
             }
         };
+        if owner == Owner::Shared && self.may_have_unrecorded_requests(generation) {
+            // The message may be about a request that is not known.
+            self.only_restored_session().filter(|only| *only == session)?;
+            self.only_session(now).filter(|only| *only == session)?;
+        }
         let stream = match &callers[..] {
             [] => None,
             [(_, only)] => Some(*only),

@@ -52,6 +52,7 @@ impl Server {
     /// [`Server::clear_own_run`] follows.
     pub fn restore(&mut self, now: Instant, record: SessionRecord) -> bool {
         let key = self.insert_restored(now, record);
+        self.restored = (self.restored.0 + 1, Some(key));
         let is_isolated = self.settings.isolate;
         if let Some(session) = self.sessions.get_mut(key).filter(|_| is_isolated) {
             session.own_run = Some(Box::new(Availability::unknown()));

@@ -25,9 +25,6 @@ use crate::stream::Stream;
 use crate::table::Table;
 use crate::timers::{Timer, Timers};
 
-/// How long a request may run that no daemon knows. Most clients give up after this time.
-const UNRECORDED: Duration = Duration::from_secs(60);
-
 /// The decisions of the user about the sessions of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
@@ -114,8 +111,10 @@ pub struct Server {
     pub(crate) is_stdio: bool,
     /// The requests that an earlier daemon sent to stdio runs, until these are attached.
     pub(crate) recovered: Vec<RecoveredRequest>,
-    /// Until then, runs may execute requests that an earlier daemon did not record.
-    unrecorded_until: Option<Instant>,
+    /// The run that may execute requests that an earlier daemon did not record.
+    unrecorded_at: Option<u64>,
+    /// The sessions that an earlier daemon had: how many, and the last one.
+    pub(crate) restored: (usize, Option<SessionKey>),
     /// Whether another daemon has taken over.
     pub(crate) is_frozen: bool,
     pub(crate) timers: Timers,
@@ -152,21 +151,28 @@ impl Server {
             last_run: None,
             is_stdio: false,
             recovered: Vec::new(),
-            unrecorded_until: None,
+            unrecorded_at: None,
+            restored: (0, None),
             is_frozen: false,
             timers: Timers::default(),
             actions: VecDeque::new(),
         }
     }
 
-    /// The daemon before this one was killed: it may have sent requests without recording them, so messages of a run
-    /// cannot be attributed to the requests that are known.
-    pub fn expect_unrecorded_requests(&mut self, now: Instant) {
-        self.unrecorded_until = Some(now + UNRECORDED);
+    /// The daemon before this one was killed: it may have sent requests to this run without recording them, so messages of
+    /// the run cannot be attributed to the requests that are known.
+    pub fn expect_unrecorded_requests(&mut self, generation: u64) {
+        self.unrecorded_at = Some(generation);
     }
 
-    pub(crate) fn may_have_unrecorded_requests(&self, now: Instant) -> bool {
-        self.unrecorded_until.is_some_and(|until| now < until)
+    pub(crate) fn may_have_unrecorded_requests(&self, generation: u64) -> bool {
+        self.unrecorded_at == Some(generation)
+    }
+
+    /// The only session whose requests an earlier daemon may have sent without recording them.
+    pub(crate) fn only_restored_session(&self) -> Option<SessionKey> {
+        let (count, last) = self.restored;
+        last.filter(|_| count == 1)
     }
 
     pub fn name(&self) -> &Arc<str> {

@@ -104,7 +104,12 @@ impl Driver {
         let server = self.scope.server().clone();
         let (key, spec) = (self.key(connection.run), self.supervisor.spec().clone());
         let files = self.context.session_files.clone();
-        let known = resume.then(|| files.load(&key)).flatten().map(|saved| saved.hello);
+        let saved = resume.then(|| files.load(&key)).flatten();
+        let is_inherited = connection.attempt == 0;
+        let has_unrecorded = saved.as_ref().is_some_and(|saved| {
+            saved.has_unrecorded || (is_inherited && !self.context.is_successor)
+        });
+        let known = saved.map(|saved| saved.hello);
         let info = self.run_info(connection, known);
         let ready_at = self.times.ready_at;
         self.spawn_for_session(async move {
@@ -112,7 +117,9 @@ impl Driver {
             let ready_at = ready_at.unwrap_or_else(clock::wall);
             if let Ok(session) = &session {
                 // Before the run is reported as ready, because the daemon may be killed after that.
-                files.save(&key, SavedSession::new(ready_at, &session.run.hello, kind)).await;
+                let mut saved = SavedSession::new(ready_at, &session.run.hello, kind);
+                saved.has_unrecorded = has_unrecorded;
+                files.save(&key, saved).await;
             }
             TaskResult::Session(connection, session.map(|session| (session, ready_at)))
         });

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mainstay_api::{ApiError, ClientReport, Outcome, ServerInfo, Which};
+use mainstay_api::{ApiError, ClientReport, Outcome, Which};
 use mainstay_core::supervisor::Event;
 use mainstay_core::{ServerName, Status, Wanted};
 use tokio::sync::oneshot;
@@ -10,6 +10,7 @@ use tokio::time::timeout;
 
 use super::{Registry, STOP_SLACK, entries, refused};
 use crate::driver::Handle;
+use crate::snapshot::Snapshot;
 
 /// How long a driver may take to handle a message.
 pub(super) const ACKNOWLEDGE: Duration = Duration::from_secs(1);
@@ -41,7 +42,7 @@ impl Change {
 
     fn takes_effect(self, on: Status) -> bool {
         match self {
-            Self::Start => matches!(on, Status::Stopped | Status::Error),
+            Self::Start => matches!(on, Status::Stopped | Status::Stopping | Status::Error),
             Self::Stop => on != Status::Stopped,
             Self::Restart | Self::Remove => true,
         }
@@ -70,7 +71,11 @@ impl Registry {
     /// Turns servers off and waits until they have stopped.
     pub(crate) async fn stop(&self, which: Which) -> Result<Vec<Outcome>, ApiError> {
         let changed = self.change(which, Change::Stop).await?;
-        Ok(settle(changed, |info| info.status == Status::Stopped).await)
+        // Another command may start them meanwhile.
+        let is_done = |shown: &Snapshot| {
+            shown.info().status == Status::Stopped || shown.wanted != Wanted::Off
+        };
+        Ok(settle(changed, is_done).await)
     }
 
     /// Stops and removes servers.
@@ -137,11 +142,11 @@ fn outcomes(changed: Vec<Changed>) -> Vec<Outcome> {
 }
 
 /// Waits, with a limit, until servers are as wanted, and returns their status then; none if they are removed.
-async fn settle(changed: Vec<Changed>, done: impl Fn(&ServerInfo) -> bool) -> Vec<Outcome> {
+async fn settle(changed: Vec<Changed>, done: impl Fn(&Snapshot) -> bool) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
     for Changed { mut outcome, mut handle, .. } in changed {
         let limit = handle.view.borrow().spec.restart.stop_timeout.saturating_add(STOP_SLACK);
-        let waiting = timeout(limit, handle.view.wait_for(|shown| done(&shown.info()))).await;
+        let waiting = timeout(limit, handle.view.wait_for(|shown| done(shown))).await;
         let gone = matches!(waiting, Ok(Err(_)));
         drop(waiting);
         outcome.status = (!gone).then(|| handle.view.borrow().info().status);

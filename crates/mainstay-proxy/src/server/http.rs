@@ -106,6 +106,19 @@ struct Exchange {
 impl Exchange {
     async fn perform(self, operation: HttpOperation) -> HttpOutcome {
         match operation {
+            HttpOperation::Request { session, message } => {
+                match self.request(&session, &message).await {
+                    Ok(answer) => HttpOutcome::Answered(answer),
+                    Err(failure) => HttpOutcome::Failed(failure),
+                }
+            }
+            // Apart, so that the task of a request stays small.
+            operation => Box::pin(self.perform_rare(operation)).await,
+        }
+    }
+
+    async fn perform_rare(&self, operation: HttpOperation) -> HttpOutcome {
+        match operation {
             HttpOperation::Open { generation, params, level, subscriptions, is_starting } => loop {
                 let level = level.map(Level::as_str);
                 let subscriptions = subscriptions.iter().map(String::as_str);
@@ -119,12 +132,7 @@ impl Exchange {
                     Err(error) => return unusable(error),
                 }
             },
-            HttpOperation::Request { session, message } => {
-                match self.request(&session, &message).await {
-                    Ok(answer) => HttpOutcome::Answered(answer),
-                    Err(failure) => HttpOutcome::Failed(failure),
-                }
-            }
+            HttpOperation::Request { .. } => unreachable!("it is performed above"),
             HttpOperation::Ask { session, id, method, params } => {
                 match self.ask(&session, id, method, params.as_deref()).await {
                     Ok(result) => HttpOutcome::Result(result),

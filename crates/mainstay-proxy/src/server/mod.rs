@@ -14,7 +14,7 @@ mod servers;
 mod session;
 mod stdio;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Deref;
 use std::pin::Pin;
@@ -107,8 +107,8 @@ struct State {
     machine: mainstay_session::Server,
     /// The readers that wait, by the index of their streams.
     wakers: Vec<Option<Waker>>,
-    links: HashMap<LinkKey, LinkIo>,
-    operations: HashMap<OperationKey, OperationIo>,
+    links: BTreeMap<LinkKey, LinkIo>,
+    operations: BTreeMap<OperationKey, OperationIo>,
     /// The deadline that the timer task waits for, if there is such a task.
     timer: Option<Instant>,
 }
@@ -155,8 +155,8 @@ impl Server {
         let state = State {
             machine: mainstay_session::Server::new(config, copy),
             wakers: Vec::new(),
-            links: HashMap::new(),
-            operations: HashMap::new(),
+            links: BTreeMap::new(),
+            operations: BTreeMap::new(),
             timer: None,
         };
         let (state, deadline_changed) = (Mutex::new(state), Arc::default());
@@ -213,9 +213,9 @@ impl Server {
         self.enter(|machine, _| machine.clear_own_run(session));
     }
 
-    /// The daemon before this one was killed, and may have sent requests without recording them.
-    pub fn expect_unrecorded_requests(&self) {
-        self.enter(mainstay_session::Server::expect_unrecorded_requests);
+    /// The daemon before this one was killed, and may have sent requests to this run without recording them.
+    pub fn expect_unrecorded_requests(&self, generation: u64) {
+        self.enter(|machine, _| machine.expect_unrecorded_requests(generation));
     }
 
     /// Ends expired sessions.

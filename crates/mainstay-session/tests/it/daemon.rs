@@ -99,8 +99,12 @@ impl World {
         let now = self.instant();
         let copy = self.store.state().copy.clone();
         let mut server = Server::new(self.config(), copy.as_deref());
+        let inherited = self.live_run(None).map(|run| self.runs[run].generation);
         if !is_reload && !self.daemons.is_empty() {
-            server.expect_unrecorded_requests(now);
+            self.unrecorded_at = inherited;
+        }
+        if let Some(generation) = self.unrecorded_at {
+            server.expect_unrecorded_requests(generation);
         }
         let (sessions, records) = {
             let state = self.store.state();

@@ -149,6 +149,8 @@ pub(crate) enum Reader {
 }
 
 pub(crate) struct World {
+    /// The shared run that may execute requests that a killed daemon did not record.
+    pub(crate) unrecorded_at: Option<u64>,
     pub(crate) script: Script,
     base: Instant,
     pub(crate) now: u64,
@@ -191,6 +193,7 @@ impl World {
             runs: Vec::new(),
             slots: BTreeMap::new(),
             is_ending: false,
+            unrecorded_at: None,
             was_interrupted: false,
             is_removed: false,
             messages: 0,
