@@ -83,7 +83,7 @@ impl Gateway {
     /// run is attached. Daemons before this one may still finish some of their requests. `resume_run` continues the own
     /// run of a session, if that is alive.
     pub(crate) fn restore(&self, is_relayed: bool, resume_run: impl Fn(&ServerName, &str) -> bool) {
-        let (sessions, streams) = {
+        let (sessions, mut streams) = {
             let mut recovered = self.recovered();
             (std::mem::take(&mut recovered.sessions), std::mem::take(&mut recovered.streams))
         };
@@ -102,6 +102,11 @@ impl Gateway {
                 None => self.store.remove(&record.id),
             }
         }
+        // In the order in which the requests were sent; those that were not sent come after them.
+        streams.sort_by_key(|record| {
+            let sent = record.sent.and_then(|sent| sent.line);
+            (sent.is_none(), sent, record.key.number)
+        });
         for record in streams {
             let key = record.key.clone();
             let server = servers.get(&*key.session);

@@ -143,16 +143,19 @@ impl Server {
 
     /// The availability has changed: of the shared run, or of this session's own.
     pub(crate) fn availability_changed(&mut self, now: Instant, owner: Option<SessionKey>) {
-        for key in self.calls.keys() {
+        let sessions = match owner {
+            Some(owner) => vec![owner],
+            None => self.sessions.keys(),
+        };
+        let is_concerned = |session: &Session| owner.is_some() || !session.has_own_run();
+        let concerned = sessions.iter().filter_map(|key| self.sessions.get(*key));
+        // In the order in which the requests of a session arrived.
+        let calls: Vec<_> = concerned
+            .filter(|session| is_concerned(session))
+            .flat_map(|session| session.open.iter().copied())
+            .collect();
+        for key in calls {
             let Some(call) = self.calls.get(key) else { continue };
-            let Some(session) = self.sessions.get(call.session) else { continue };
-            let is_concerned = match owner {
-                Some(owner) => call.session == owner,
-                None => !session.has_own_run(),
-            };
-            if !is_concerned {
-                continue;
-            }
             match &call.stage {
                 Stage::Waiting if matches!(call.kind, CallKind::Initialize(_)) => {
                     self.advance_initialize(now, key);
@@ -171,10 +174,6 @@ impl Server {
                 | Stage::Over => {}
             }
         }
-        let sessions = match owner {
-            Some(owner) => vec![owner],
-            None => self.sessions.keys(),
-        };
         for session in sessions {
             self.send_undelivered(session);
             self.update_listener(now, session);
