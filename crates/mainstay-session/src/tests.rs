@@ -329,3 +329,27 @@ impl StateStore for Notes {
         true
     }
 }
+
+#[test]
+fn held_requests_are_sent_in_the_order_of_their_arrival() {
+    let mut test = TestServer::without_run();
+    let session = test.session(1);
+    let hold = |test: &mut TestServer, method: &str| {
+        let message = format!(r#"{{"jsonrpc":"2.0","id":"{method}","method":"{method}"}}"#);
+        let message = Parsed::read(message.into()).unwrap();
+        let (stream, turn) = test.server.request(test.now, session, message, Arrival::New);
+        TestCall { stream, turn, run_id: Value::Null }
+    };
+    let given_up = ["a", "b"].map(|method| hold(&mut test, method));
+    hold(&mut test, "c");
+    for call in &given_up {
+        test.leaves(call);
+    }
+    // These get the places of the first ones.
+    hold(&mut test, "d");
+    hold(&mut test, "e");
+    test.attach(LinkTarget::Stdio { written: 0, past: None });
+    let methods = test.lines.iter().filter_map(|line| line["method"].as_str());
+    let sent: Vec<_> = methods.filter(|method| method.len() == 1).collect();
+    assert_eq!(sent, ["c", "d", "e"]);
+}
