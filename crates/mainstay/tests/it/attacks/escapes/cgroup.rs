@@ -137,7 +137,7 @@ fn no_cgroup_is_created_without_delegation() {
     }
     setup.bystander.is_served();
     setup.env.once_running("loose", 2);
-    setup.until_it_beats();
+    // What escaped may be found in time, or may survive.
     assert_eq!(setup.cgroup.children(), Vec::<String>::new());
 }
 
