@@ -130,7 +130,6 @@ impl Cause {
         let ran_for = human_duration(ran_for);
         match self {
             Self::Hung(what) => format!("unusable after {ran_for}: {what}"),
-            Self::NotReady(what) => format!("not ready after {ran_for}: {what}"),
             Self::Exited(_)
             | Self::StoppedBySomeone
             | Self::RestartedBySomeone
@@ -139,6 +138,7 @@ impl Cause {
             Self::EngineAway
             | Self::MachineRestarted
             | Self::CannotStart(_)
+            | Self::NotReady(_)
             | Self::NotStarted(_) => self.to_string(),
         }
     }

@@ -141,6 +141,7 @@ pub(super) fn verdict(server: &ServerInfo, settled: bool) -> Result<String, Stri
 fn not_up(server: &ServerInfo) -> String {
     let ServerInfo { name, reason, last_exit, .. } = server;
     let Some(exit) = last_exit.as_ref().filter(|exit| exit.cause == "exited") else {
+        let reason = reason.strip_prefix("not ready: ").unwrap_or(reason);
         return format!("{name} is not ready: {}", plain_line(reason));
     };
     let then = match reason.strip_prefix(&format!("{}, ", exit.detail)) {

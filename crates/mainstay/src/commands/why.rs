@@ -60,7 +60,7 @@ fn page(report: &WhyReport, when: &When, width: Option<usize>) -> String {
         ("What happened", what_happened(report, when, width)),
         (
             "Last end",
-            server.last_exit.as_ref().map(|exit| last_end(exit, when)).unwrap_or_default(),
+            server.last_exit.as_ref().map(|exit| last_end(exit, server, when)).unwrap_or_default(),
         ),
         ("Last lines on standard error", last_lines(&report.stderr, width)),
         ("On standard output, which is for MCP messages only", last_lines(&report.stdout, width)),
@@ -122,18 +122,18 @@ fn timeline(events: &[EventRecord], when: &When, width: Option<usize>) -> String
     columns(width, steps(events).iter().map(row))
 }
 
-fn last_end(exit: &LastExit, when: &When) -> String {
+/// When and how the last run ended. The first line of the page may have the description already.
+fn last_end(exit: &LastExit, server: &ServerInfo, when: &When) -> String {
     let mut facts = vec![format!("cause {}", exit.cause)];
     facts.extend(exit.code.map(|code| format!("exit code {code}")));
     facts.extend(exit.signal.map(|signal| format!("signal {signal}")));
     facts.extend(exit.oom.then(|| "out of memory".to_owned()));
-    format!(
-        "{}, {} ({})\n{}",
-        plain_line(&exit.detail),
-        ago(exit.at, when.now),
-        when.zone.clock(exit.at),
-        facts.join(", ")
-    )
+    let facts = facts.join(", ");
+    let time = format!("{} ({})", ago(exit.at, when.now), when.zone.clock(exit.at));
+    if reason(server).is_some_and(|reason| reason.contains(&plain_line(&exit.detail))) {
+        return format!("{time}, {facts}");
+    }
+    format!("{}, {time}\n{facts}", plain_line(&exit.detail))
 }
 
 /// Whether Mainstay wrote a line of a log to mark the begin or end of a run, as in
@@ -262,8 +262,7 @@ mod tests {
           00:01:38 UTC  2 s ago  run 4  ended  exited 1 after 3 s
 
         Last end
-          exited 1 after 3 s, 2 s ago (00:01:38 UTC)
-          cause exited, exit code 1
+          2 s ago (00:01:38 UTC), cause exited, exit code 1
 
         Last lines on standard error
           | No module named mcp

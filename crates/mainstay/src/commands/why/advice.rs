@@ -228,7 +228,7 @@ pub(super) mod tests {
     #[test]
     fn a_server_that_answers_404_has_another_path_or_url() {
         let mut refused = exit("not-ready", None, None);
-        refused.detail = "not ready after 1 s: POST /mcp: 404 Not Found".to_owned();
+        refused.detail = "not ready: POST /mcp: 404 Not Found".to_owned();
         let mut report = report(Status::Restarting, Some(refused));
         report.server.transport = "streamable-http".to_owned();
         assert!(advice(&report)[0].contains("`--path`"), "{:?}", advice(&report));

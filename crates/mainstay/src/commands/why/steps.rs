@@ -81,8 +81,13 @@ impl Step<'_> {
             std::ptr::eq(**event, shown) || !TRANSIENT.contains(&event.event.as_str())
         };
         let all = std::iter::once(&self.first).chain(&self.more).filter(is_shown);
-        let parts = all.map(|event| plain_line(&event.detail)).filter(|detail| !detail.is_empty());
-        parts.collect::<Vec<_>>().join("; ")
+        let mut parts: Vec<String> = Vec::new();
+        for detail in all.map(|event| plain_line(&event.detail)).filter(|text| !text.is_empty()) {
+            // The end of a run repeats why Mainstay ended it.
+            parts.retain(|earlier| !detail.contains(earlier.as_str()));
+            parts.push(detail);
+        }
+        parts.join("; ")
     }
 
     /// Whether an event reports the same change of another client, or belongs to the same run.
