@@ -1,6 +1,7 @@
 use mainstay_mcp::frame::Parsed;
 use proptest::prelude::*;
 
+use super::retention::{KEPT, KEPT_SHORTLY, LARGE_KEPT};
 use super::*;
 use crate::stream::Item;
 use crate::tests::{JOURNALED, TestCall, TestServer, note, session_id};

@@ -5,11 +5,12 @@ use mainstay_mcp::frame::{Kind as MessageKind, Parsed};
 use mainstay_mcp::version::ProtocolVersion;
 use mainstay_session::{Arrival, Found, SessionKey, Start, StreamRef};
 
+use crate::event::Event;
 use crate::front::COMMIT;
 use crate::model::{Call, Client, ClientState, Response};
 use crate::received::is_answer;
 use crate::script::{CallSpec, End, Form, Method};
-use crate::world::{Event, Reader, World};
+use crate::world::{Reader, World};
 
 impl World {
     pub(crate) fn open(&mut self, version: u8, form: Form, listens: bool) {

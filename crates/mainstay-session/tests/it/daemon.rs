@@ -11,9 +11,10 @@ use mainstay_session::{
     Server, SessionClock, SessionIds, Settings, StreamRef,
 };
 
+use crate::event::Event;
 use crate::model::{ClientState, Run, Slot};
 use crate::script::Kind;
-use crate::world::{Event, Reader, World};
+use crate::world::{Reader, World};
 
 pub(crate) struct Daemon {
     /// None once it was killed.

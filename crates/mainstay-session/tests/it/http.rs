@@ -9,10 +9,11 @@ use mainstay_session::{
 };
 use serde_json::value::RawValue;
 
+use crate::event::Event;
 use crate::model::Reply;
 use crate::script::{End, Said};
 use crate::server::HELLO;
-use crate::world::{Event, World};
+use crate::world::World;
 
 fn raw(text: &str) -> Box<RawValue> {
     RawValue::from_string(text.to_owned()).expect("it is JSON")

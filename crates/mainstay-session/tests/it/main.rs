@@ -6,6 +6,8 @@
 
 mod client;
 mod daemon;
+mod ending;
+mod event;
 mod front;
 mod http;
 mod model;

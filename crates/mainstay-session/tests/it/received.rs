@@ -3,9 +3,10 @@
 use bytes::Bytes;
 use mainstay_mcp::frame::{Kind as MessageKind, Method as McpMethod, Parsed};
 
+use crate::event::Event;
 use crate::model::ClientState;
 use crate::script::{Form, Kind};
-use crate::world::{Event, World};
+use crate::world::World;
 
 /// What follows a text, up to a quotation mark.
 pub(crate) fn tag<'a>(text: &'a str, before: &str) -> Option<&'a str> {

@@ -4,10 +4,11 @@ use bytes::Bytes;
 use mainstay_mcp::frame::{Kind as MessageKind, Method as McpMethod, Parsed};
 use mainstay_session::LinkKey;
 
+use crate::event::{Event, ExecutionStep};
 use crate::model::{Execution, Reply};
 use crate::received::{tag, text_of};
 use crate::script::{CallSpec, End, Kind, Method, Said};
-use crate::world::{Event, ExecutionStep, World};
+use crate::world::World;
 
 pub(crate) const HELLO: &str = r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"prompts":{},"resources":{"subscribe":true},"logging":{}},"serverInfo":{"name":"sim","version":"1"}}"#;
 
