@@ -102,7 +102,7 @@ pub(crate) async fn sweep(gateway: &Gateway) -> Infallible {
             tokio::time::sleep(SWEEP).await;
             gateway.sweep();
         }
-        gateway.note_use();
+        gateway.save_last_used();
     }
 }
 

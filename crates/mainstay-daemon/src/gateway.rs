@@ -113,7 +113,7 @@ impl Gateway {
             let is_recovered =
                 server.is_some_and(|server| self.servers.recover(server, record, is_relayed));
             if !is_recovered {
-                self.store.note(&key, StreamNews::Over);
+                self.store.append_to_journal(&key, StreamNews::Over);
             }
         }
     }
@@ -131,8 +131,8 @@ impl Gateway {
     }
 
     /// Notes when sessions were last used.
-    pub(crate) fn note_use(&self) {
-        self.servers.all().iter().for_each(Server::note_use);
+    pub(crate) fn save_last_used(&self) {
+        self.servers.all().iter().for_each(Server::save_last_used);
     }
 
     pub(crate) fn sessions(&self) -> usize {

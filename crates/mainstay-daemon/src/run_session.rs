@@ -225,10 +225,10 @@ pub(crate) async fn establish(
             Link::Lines(LineLink {
                 to_server: stdio.to_server,
                 from_server: stdio.from_server,
-                junk: stdio.junk,
+                other_output: stdio.junk,
                 written: stdio.written,
-                heard: stdio.consumed,
-                past: stdio.earlier_output,
+                consumed: stdio.consumed,
+                earlier_output: stdio.earlier_output,
                 interruptions: stdio.interruptions,
             })
         }

@@ -142,12 +142,12 @@ impl Server {
     }
 
     /// The availability has changed: of the shared run, or of this session's own.
-    pub(crate) fn availability_changed(&mut self, now: Instant, owner: Option<SessionKey>) {
-        let sessions = match owner {
-            Some(owner) => vec![owner],
+    pub(crate) fn availability_changed(&mut self, now: Instant, own_run_of: Option<SessionKey>) {
+        let sessions = match own_run_of {
+            Some(session) => vec![session],
             None => self.sessions.keys(),
         };
-        let is_concerned = |session: &Session| owner.is_some() || !session.has_own_run();
+        let is_concerned = |session: &Session| own_run_of.is_some() || !session.has_own_run();
         let concerned = sessions.iter().filter_map(|key| self.sessions.get(*key));
         // In the order in which the requests of a session arrived.
         let calls: Vec<_> = concerned

@@ -42,7 +42,7 @@ pub enum LinkTarget {
         written: u64,
         /// What the server may have written while no daemon was connected; an earlier daemon may have received some of
         /// it. None if all that was not received follows.
-        past: Option<Vec<Bytes>>,
+        earlier_output: Option<Vec<Bytes>>,
     },
     /// A streamable HTTP server that is starting: it is asked until it answers.
     Http,
@@ -54,7 +54,7 @@ pub enum LinkTarget {
 pub struct Link {
     pub(crate) generation: u64,
     pub(crate) after: Option<Arc<Reason>>,
-    pub(crate) owner: Owner,
+    pub(crate) scope: RunScope,
     pub(crate) kind: LinkKind,
     /// Whether the supervisor no longer needs it.
     pub(crate) is_released: bool,
@@ -62,7 +62,7 @@ pub struct Link {
 
 /// Whose messages a run gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Owner {
+pub(crate) enum RunScope {
     /// All sessions share the run.
     Shared,
     Session(SessionKey),
@@ -137,33 +137,33 @@ impl Server {
     /// and calls [`Server::release_link`].
     pub fn attach(&mut self, now: Instant, target: LinkTarget, info: RunInfo) -> LinkKey {
         let RunInfo { generation, after, known, epoch, session } = info;
-        let owner = match session.map(|id| self.session(&id)) {
-            None => Owner::Shared,
-            Some(Some(session)) => Owner::Session(session),
-            Some(None) => Owner::EndedSession,
+        let scope = match session.map(|id| self.session(&id)) {
+            None => RunScope::Shared,
+            Some(Some(session)) => RunScope::Session(session),
+            Some(None) => RunScope::EndedSession,
         };
         self.is_stdio = matches!(target, LinkTarget::Stdio { .. });
         let first_id = upstream::first_id(epoch);
         let kind = match &target {
-            LinkTarget::Stdio { written, past } => {
-                LinkKind::Stdio(Box::new(Stdio::new(first_id, *written, past.is_none())))
+            LinkTarget::Stdio { written, earlier_output } => {
+                LinkKind::Stdio(Box::new(Stdio::new(first_id, *written, earlier_output.is_none())))
             }
             LinkTarget::Http | LinkTarget::Remote => {
                 // The first few ids are those of the handshake.
                 LinkKind::Http(Box::new(Http::new(first_id + 10)))
             }
         };
-        let link = self.links.insert(Link { generation, after, owner, kind, is_released: false });
+        let link = self.links.insert(Link { generation, after, scope, kind, is_released: false });
         match target {
-            LinkTarget::Stdio { written, past } => {
+            LinkTarget::Stdio { written, earlier_output } => {
                 self.await_recovered(link, written);
-                for line in past.into_iter().flatten() {
-                    self.receive_past(now, link, &line);
+                for line in earlier_output.into_iter().flatten() {
+                    self.receive_earlier(now, link, &line);
                 }
                 if let Some(hello) = known {
                     self.attached(link, hello);
                 } else {
-                    let params = self.state_for(owner).params.map(|params| (*params).to_owned());
+                    let params = self.state_for(scope).params.map(|params| (*params).to_owned());
                     let initialize = OwnRequest::new(OwnPurpose::Attach, "initialize", params);
                     self.ask(now, link, initialize);
                 }
@@ -207,14 +207,14 @@ impl Server {
     }
 
     /// What a run has to learn, on behalf of its session or of all sessions together.
-    pub(crate) fn state_for(&self, owner: Owner) -> ClientState {
+    pub(crate) fn state_for(&self, scope: RunScope) -> ClientState {
         let own = || ClientState { params: Some(self.own_params()), ..ClientState::default() };
-        match owner {
-            Owner::Session(session) => {
+        match scope {
+            RunScope::Session(session) => {
                 self.sessions.get(session).map_or_else(own, |session| session.client.clone())
             }
-            Owner::EndedSession => own(),
-            Owner::Shared => {
+            RunScope::EndedSession => own(),
+            RunScope::Shared => {
                 let mut common = own();
                 for session in self.sessions.values().filter(|session| !session.is_over()) {
                     let theirs = &session.client;
@@ -233,8 +233,8 @@ impl Server {
     /// The MCP session with a run is open.
     pub(crate) fn attached(&mut self, key: LinkKey, hello: Hello) {
         let Some(link) = self.links.get(key) else { return };
-        let (generation, after, owner) = (link.generation, link.after.clone(), link.owner);
-        if let Owner::Session(session) = owner {
+        let (generation, after, scope) = (link.generation, link.after.clone(), link.scope);
+        if let RunScope::Session(session) = scope {
             // What changed between two runs of its own is not known.
             self.announce_resources(session);
         }
@@ -305,10 +305,10 @@ impl Server {
 
     /// The sessions that may get messages of a run.
     pub(crate) fn sessions_of(&self, key: LinkKey) -> Vec<SessionKey> {
-        match self.links.get(key).map(|link| link.owner) {
-            Some(Owner::Shared) => self.sessions.keys(),
-            Some(Owner::Session(session)) => vec![session],
-            Some(Owner::EndedSession) | None => Vec::new(),
+        match self.links.get(key).map(|link| link.scope) {
+            Some(RunScope::Shared) => self.sessions.keys(),
+            Some(RunScope::Session(session)) => vec![session],
+            Some(RunScope::EndedSession) | None => Vec::new(),
         }
     }
 }

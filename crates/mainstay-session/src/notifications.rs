@@ -8,7 +8,7 @@ use std::time::Instant;
 use mainstay_mcp::frame::{self, Method, Parsed};
 
 use crate::level::Level;
-use crate::links::{LinkKey, Owner};
+use crate::links::{LinkKey, RunScope};
 use crate::server::Server;
 use crate::session::SessionKey;
 use crate::streams::StreamRef;
@@ -51,11 +51,11 @@ impl Server {
         notification: &Parsed,
     ) -> bool {
         let Some(method) = notification.method() else { return true };
-        let Some((owner, generation)) = self.links.get(key).map(|it| (it.owner, it.generation))
+        let Some((scope, generation)) = self.links.get(key).map(|it| (it.scope, it.generation))
         else {
             return true;
         };
-        if owner != Owner::Shared {
+        if scope != RunScope::Shared {
             if let Some(Recipient { session, stream, .. }) = self.recipient(now, key) {
                 self.deliver_own(now, session, generation, notification, stream);
             }
@@ -140,21 +140,21 @@ impl Server {
     /// The one session that the server can mean: the only one with requests at the server, or the only one there is.
     /// Also the stream of its request, if it has but one.
     fn recipient(&mut self, now: Instant, key: LinkKey) -> Option<Recipient> {
-        let (owner, generation) = self.links.get(key).map(|link| (link.owner, link.generation))?;
+        let (scope, generation) = self.links.get(key).map(|link| (link.scope, link.generation))?;
         let calls = self.calls_at(key);
         let calls = calls.into_iter().filter_map(|call| self.calls.get(call));
         let callers: Vec<_> = calls.map(|call| (call.session, call.stream)).collect();
-        let session = match (owner, &callers[..]) {
-            (Owner::Session(session), _) => session,
-            (Owner::EndedSession, _) => return None,
+        let session = match (scope, &callers[..]) {
+            (RunScope::Session(session), _) => session,
+            (RunScope::EndedSession, _) => return None,
             // Only commands of the user have used it.
-            (Owner::Shared, []) if self.settings.isolate => return None,
-            (Owner::Shared, []) => self.only_session(now)?,
-            (Owner::Shared, [(first, _), rest @ ..]) => {
+            (RunScope::Shared, []) if self.settings.isolate => return None,
+            (RunScope::Shared, []) => self.only_session(now)?,
+            (RunScope::Shared, [(first, _), rest @ ..]) => {
                 rest.iter().all(|(session, _)| session == first).then_some(*first)?
             }
         };
-        if owner == Owner::Shared && self.may_have_unrecorded_requests(generation) {
+        if scope == RunScope::Shared && self.may_have_unrecorded_requests(generation) {
             // The message may be about a request that is not known.
             self.only_restored_session().filter(|only| *only == session)?;
             self.only_session(now).filter(|only| *only == session)?;

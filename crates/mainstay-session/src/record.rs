@@ -126,5 +126,5 @@ pub trait StateStore: fmt::Debug + Send + Sync {
     ///
     /// False for [`StreamNews::Sent`] if the disk is stalled and may say that the request was not sent: it must not be
     /// sent now.
-    fn note(&self, stream: &StreamKey, news: StreamNews) -> bool;
+    fn append_to_journal(&self, stream: &StreamKey, news: StreamNews) -> bool;
 }

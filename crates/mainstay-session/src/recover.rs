@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::action::Relayed;
 use crate::calls::{CallKey, Stage};
 use crate::exchange::Failure;
-use crate::links::{LinkKey, Owner};
+use crate::links::{LinkKey, RunScope};
 use crate::record::{Sent, StreamKey, StreamNews, StreamRecord};
 use crate::server::Server;
 use crate::session::SessionKey;
@@ -64,7 +64,7 @@ impl Server {
         };
         let Some(message) = Parsed::read(request).ok().filter(|it| it.kind() == Kind::Request)
         else {
-            self.store.note(&record.key, StreamNews::Over);
+            self.store.append_to_journal(&record.key, StreamNews::Over);
             return true;
         };
         let is_relayed = is_relayed && Self::can_be_relayed(&record);
@@ -94,15 +94,19 @@ impl Server {
     }
 
     /// The requests whose answers may come from a run, of all sessions or of the one that owns it.
-    pub(crate) fn take_recovered(&mut self, generation: u64, owner: Owner) -> Vec<(u64, CallKey)> {
+    pub(crate) fn take_recovered(
+        &mut self,
+        generation: u64,
+        scope: RunScope,
+    ) -> Vec<(u64, CallKey)> {
         let calls = &self.calls;
         self.recovered.retain(|request| calls.get(request.call).is_some());
         let sessions = &self.sessions;
         let isolate = self.settings.isolate;
-        let is_theirs = |request: &mut RecoveredRequest| match owner {
-            Owner::Session(owner) => request.session == owner,
-            Owner::EndedSession => false,
-            Owner::Shared => {
+        let is_theirs = |request: &mut RecoveredRequest| match scope {
+            RunScope::Session(session) => request.session == session,
+            RunScope::EndedSession => false,
+            RunScope::Shared => {
                 let session = sessions.get(request.session);
                 session
                     .is_some_and(|session| !session.has_own_run() && (!isolate || session.is_local))

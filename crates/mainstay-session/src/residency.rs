@@ -135,7 +135,7 @@ impl Server {
     }
 
     /// Stores when sessions were last used.
-    pub fn note_use(&mut self, now: Instant) {
+    pub fn save_last_used(&mut self, now: Instant) {
         // Also without changes, because this also saves the clock by which sessions on disk age.
         let keys: Vec<_> = self.by_id.values().copied().collect();
         let used = keys.into_iter().filter_map(|key| self.unsaved_use(now, key)).collect();

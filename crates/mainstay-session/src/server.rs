@@ -105,7 +105,7 @@ pub struct Server {
     pub(crate) open_bytes: usize,
     /// The bytes of large finished streams.
     pub(crate) kept_bytes: usize,
-    /// The newest run that sessions were introduced to.
+    /// The newest run that was reported as up.
     last_run: Option<(u64, LinkKey)>,
     /// Whether the last run was a stdio server.
     pub(crate) is_stdio: bool,
@@ -229,7 +229,7 @@ impl Server {
         if let Some(run) = run {
             let before = self.last_run.replace((run.generation, run.link));
             if before.is_none_or(|(_, link)| link != run.link) {
-                self.introduce(now, &run, before.map_or(0, |(generation, _)| generation));
+                self.begin_run(now, &run, before.map_or(0, |(generation, _)| generation));
             }
         }
         self.availability_changed(now, None);
@@ -241,13 +241,13 @@ impl Server {
         }
     }
 
-    /// Clients meet a new run, or one that could not be reached for a while.
-    fn introduce(&mut self, now: Instant, run: &Arc<Run>, before: u64) {
+    /// There is a new run, or one that could not be reached for a while.
+    fn begin_run(&mut self, now: Instant, run: &Arc<Run>, before: u64) {
         self.copies.set_hello(&run.hello);
         // Before the first run there are only sessions that an earlier daemon had.
         if before != run.generation {
             for session in self.sessions.keys() {
-                self.meet(now, session, run);
+                self.announce_missed_changes(now, session, run);
             }
         }
         self.read_lists_of_new_run(now, run.link);
@@ -255,7 +255,7 @@ impl Server {
 
     /// There is a new run, or a new daemon. What changed of the resources in between is not known, unless the run is
     /// known and no message of it was missed.
-    fn meet(&mut self, now: Instant, key: SessionKey, run: &Run) {
+    fn announce_missed_changes(&mut self, now: Instant, key: SessionKey, run: &Run) {
         let Some(session) = self.sessions.get(key).filter(|session| !session.is_over()) else {
             return;
         };

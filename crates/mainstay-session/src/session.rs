@@ -54,7 +54,7 @@ pub struct Session {
     /// Its session with a server that speaks HTTP.
     pub(crate) upstream: Upstream,
     /// Whether it ends when its client stops listening: the client is a `mainstay connect`.
-    pub(crate) ends_unheard: bool,
+    pub(crate) ends_with_listener: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,7 +133,7 @@ impl Session {
             general,
             own_run: None,
             upstream: Upstream::default(),
-            ends_unheard: false,
+            ends_with_listener: false,
         }
     }
 
@@ -330,15 +330,15 @@ impl Server {
 
     /// Whether the client has to be notified that it now speaks to another run than before: once per run, with an answer
     /// that can carry the note.
-    pub(crate) fn meets_new_run(
+    pub(crate) fn must_mention_restart(
         &mut self,
         key: SessionKey,
         generation: u64,
-        can_tell: impl FnOnce() -> bool,
+        can_mention_it: impl FnOnce() -> bool,
     ) -> bool {
         let Some(session) = self.sessions.get_mut(key) else { return false };
         let is_new = session.known_run != 0 && session.known_run < generation;
-        if is_new && !can_tell() {
+        if is_new && !can_mention_it() {
             return false;
         }
         // An older run may still answer after the newer one.

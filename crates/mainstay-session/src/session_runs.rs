@@ -14,8 +14,8 @@ use crate::server::Server;
 use crate::session::SessionKey;
 use crate::timers::Timer;
 
-/// The session that a run belongs to.
-enum Owner {
+/// A run of a single session, by that session.
+enum SessionRun {
     Open(SessionKey),
     /// It has ended, and had this id.
     Ended(Arc<str>),
@@ -108,13 +108,14 @@ impl Server {
         let (time, idle) = (self.clock.at(now), self.settings.isolate_idle);
         let isolated =
             self.sessions.iter().filter(|(_, session)| session.has_own_run() && !session.is_over());
-        let open = isolated.map(|(key, session)| (Owner::Open(key), self.run_use(session)));
+        let open = isolated.map(|(key, session)| (SessionRun::Open(key), self.run_use(session)));
         let ended = self.retained_runs.iter();
-        let ended = ended
-            .map(|(id, (at, _))| (Owner::Ended(Arc::clone(id)), RunUse::SessionEnded { at: *at }));
-        for owner in runs_to_end(open.chain(ended).collect::<Vec<_>>(), time, idle) {
-            match owner {
-                Owner::Open(key) => {
+        let ended = ended.map(|(id, (at, _))| {
+            (SessionRun::Ended(Arc::clone(id)), RunUse::SessionEnded { at: *at })
+        });
+        for run in runs_to_end(open.chain(ended).collect::<Vec<_>>(), time, idle) {
+            match run {
+                SessionRun::Open(key) => {
                     let Some(session) = self.sessions.get_mut(key) else { continue };
                     if session.open.is_empty() {
                         let own_run = session.own_run.take();
@@ -124,7 +125,7 @@ impl Server {
                         self.act(Action::StopSessionRun(id));
                     }
                 }
-                Owner::Ended(id) => self.release_retained(&id),
+                SessionRun::Ended(id) => self.release_retained(&id),
             }
         }
     }

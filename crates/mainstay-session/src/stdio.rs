@@ -249,9 +249,9 @@ impl Server {
 
     /// The server has answered `initialize`.
     pub(crate) fn stdio_initialized(&mut self, now: Instant, key: LinkKey, hello: Hello) {
-        let Some(owner) = self.links.get(key).map(|link| link.owner) else { return };
+        let Some(scope) = self.links.get(key).map(|link| link.scope) else { return };
         self.notify_stdio(key, frame::notification("notifications/initialized", None));
-        let state = self.state_for(owner);
+        let state = self.state_for(scope);
         self.restore_client_state(now, key, state.level.as_ref(), state.subscriptions.iter());
         self.attached(key, hello);
     }
@@ -330,12 +330,12 @@ impl Server {
 
     /// Awaits the answers to requests that an earlier daemon sent to this run.
     pub(crate) fn await_recovered(&mut self, key: LinkKey, written: u64) {
-        let Some((generation, owner)) =
-            self.links.get(key).map(|link| (link.generation, link.owner))
+        let Some((generation, scope)) =
+            self.links.get(key).map(|link| (link.generation, link.scope))
         else {
             return;
         };
-        let recovered = self.take_recovered(generation, owner);
+        let recovered = self.take_recovered(generation, scope);
         for (id, call) in recovered {
             // A server that was used before has had lines; where none are counted, the number is not known.
             let is_unsent = written > 0 && (id & LINE) > written;

@@ -37,7 +37,7 @@ const FINISHED: usize = 16;
 const COUNT: u64 = 0xffff_ffff;
 
 /// How long a `mainstay connect` that is alive may take to listen again.
-const UNHEARD: Duration = Duration::from_secs(10);
+const LISTEN_AGAIN: Duration = Duration::from_secs(10);
 
 /// How the response to a request continues when its head is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,8 +165,8 @@ impl Server {
 
     fn general_reader_left(&mut self, now: Instant, key: SessionKey) {
         let Some(session) = self.sessions.get(key) else { return };
-        if session.ends_unheard {
-            self.timers.set(now + UNHEARD, Timer::Session(key));
+        if session.ends_with_listener {
+            self.timers.set(now + LISTEN_AGAIN, Timer::Session(key));
         }
         if session.upstream.is_listening() {
             self.timers.set(now + GRACE, Timer::Listener(key));
@@ -178,9 +178,9 @@ impl Server {
     pub(crate) fn session_due(&mut self, now: Instant, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(key) else { return };
         session.undelivered.retain(|message| now < message.until);
-        let (id, ends_unheard) = (Arc::clone(&session.id), session.ends_unheard);
+        let (id, ends_with_listener) = (Arc::clone(&session.id), session.ends_with_listener);
         let left = self.streams.get(session.general).and_then(|general| general.left);
-        if ends_unheard && left.is_some_and(|left| now >= left + UNHEARD) {
+        if ends_with_listener && left.is_some_and(|left| now >= left + LISTEN_AGAIN) {
             self.close(now, &id);
         }
     }
@@ -195,7 +195,7 @@ impl Server {
         is_connect: bool,
     ) -> Option<(StreamRef, u64, u64)> {
         let session = self.sessions.get_mut(key)?;
-        session.ends_unheard |= is_connect;
+        session.ends_with_listener |= is_connect;
         session.upstream.listener.request();
         let general = session.general;
         let (turn, position) = self.attach_reader(now, general, start)?;

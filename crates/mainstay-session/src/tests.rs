@@ -27,7 +27,7 @@ use crate::streams::{Commit, StreamRef};
 pub(crate) struct TestServer {
     pub(crate) server: Server,
     pub(crate) now: Instant,
-    pub(crate) notes: Arc<Notes>,
+    pub(crate) store: Arc<TestStore>,
     link: Option<LinkKey>,
     /// The lines that the run got.
     lines: VecDeque<Value>,
@@ -47,7 +47,7 @@ pub(crate) struct TestCall {
 impl TestServer {
     pub(crate) fn new() -> Self {
         let mut test = Self::without_run();
-        test.attach(LinkTarget::Stdio { written: 0, past: None });
+        test.attach(LinkTarget::Stdio { written: 0, earlier_output: None });
         test
     }
 
@@ -60,7 +60,7 @@ impl TestServer {
 
     pub(crate) fn without_run() -> Self {
         let now = tokio::time::Instant::now().into_std();
-        let notes = Arc::<Notes>::default();
+        let store = Arc::<TestStore>::default();
         let config = Config {
             name: "time".into(),
             settings: Settings {
@@ -70,14 +70,14 @@ impl TestServer {
                 isolate: false,
                 isolate_idle: Duration::from_secs(1800),
             },
-            store: Arc::<Notes>::clone(&notes),
+            store: Arc::<TestStore>::clone(&store),
             identity: Identity { name: "mainstay".to_owned(), version: "0".to_owned() },
             clock: SessionClock::resumed(Duration::ZERO, now),
             ids: SessionIds::new(&[7; 32], 0),
         };
         let server = Server::new(config, None);
         let (link, lines, actions) = (None, VecDeque::new(), Vec::new());
-        Self { server, now, notes, link, lines, actions }
+        Self { server, now, store, link, lines, actions }
     }
 
     fn attach(&mut self, target: LinkTarget) {
@@ -258,22 +258,22 @@ pub(crate) fn request() -> Bytes {
     Bytes::from_static(br#"{"jsonrpc":"2.0","id":7,"method":"slow"}"#)
 }
 
-pub(crate) fn note(text: impl std::fmt::Display) -> Bytes {
+pub(crate) fn notification(text: impl std::fmt::Display) -> Bytes {
     format!(r#"{{"jsonrpc":"2.0","method":"{text}"}}"#).into()
 }
 
 /// All that was noted of streams, in order.
 #[derive(Debug, Default)]
-pub(crate) struct Notes(Mutex<Vec<(StreamKey, StreamNews)>>);
+pub(crate) struct TestStore(Mutex<Vec<(StreamKey, StreamNews)>>);
 
-impl Notes {
+impl TestStore {
     /// What a later daemon finds of the only stream there is, if anything.
     pub(crate) fn record(&self) -> Option<StreamRecord> {
-        let notes = self.0.lock().unwrap();
-        let key = notes.first()?.0.clone();
+        let changes = self.0.lock().unwrap();
+        let key = changes.first()?.0.clone();
         let (request, sent, said, answer) = (None, None, Vec::new(), None);
         let mut record = StreamRecord { key, request, sent, attempts: 0, said, answer };
-        for (_, news) in notes.iter().cloned() {
+        for (_, news) in changes.iter().cloned() {
             match news {
                 StreamNews::Begun(request) => record.request = Some(request),
                 StreamNews::BegunSent(request, sent, attempts) => {
@@ -296,8 +296,8 @@ impl Notes {
 
     /// What was noted, in short.
     pub(crate) fn summary(&self) -> String {
-        let notes = self.0.lock().unwrap();
-        let notes = notes.iter().map(|(_, news)| match news {
+        let changes = self.0.lock().unwrap();
+        let changes = changes.iter().map(|(_, news)| match news {
             StreamNews::Begun(_) => "begun".to_owned(),
             StreamNews::BegunSent(_, sent, _) => format!("begun and sent {}", sent.generation),
             StreamNews::Sent(sent) => format!("sent {}", sent.generation),
@@ -305,11 +305,11 @@ impl Notes {
             StreamNews::Answered(number, _) => format!("answered {number}"),
             StreamNews::Over => "over".to_owned(),
         });
-        notes.collect::<Vec<_>>().join(", ")
+        changes.collect::<Vec<_>>().join(", ")
     }
 }
 
-impl StateStore for Notes {
+impl StateStore for TestStore {
     fn save(&self, _record: SessionRecord) {}
 
     fn touched(&self, _now: Duration, _used: Vec<(String, Duration)>) {}
@@ -324,7 +324,7 @@ impl StateStore for Notes {
 
     fn remove_server(&self, _server: &str) {}
 
-    fn note(&self, stream: &StreamKey, news: StreamNews) -> bool {
+    fn append_to_journal(&self, stream: &StreamKey, news: StreamNews) -> bool {
         self.0.lock().unwrap().push((stream.clone(), news));
         true
     }
@@ -348,7 +348,7 @@ fn held_requests_are_sent_in_the_order_of_their_arrival() {
     // These get the places of the first ones.
     hold(&mut test, "d");
     hold(&mut test, "e");
-    test.attach(LinkTarget::Stdio { written: 0, past: None });
+    test.attach(LinkTarget::Stdio { written: 0, earlier_output: None });
     let methods = test.lines.iter().filter_map(|line| line["method"].as_str());
     let sent: Vec<_> = methods.filter(|method| method.len() == 1).collect();
     assert_eq!(sent, ["c", "d", "e"]);

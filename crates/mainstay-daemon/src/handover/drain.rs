@@ -38,7 +38,7 @@ impl Daemon {
         tracing::info!(?ending, "daemon ends");
         let (background, relayed) = (JoinSet::new(), Vec::new());
         let mut drain = Drain { daemon: self, ending, since, background, relayed };
-        drain.daemon.service.gateway.note_use();
+        drain.daemon.service.gateway.save_last_used();
         for step in ending.steps() {
             let begun = Instant::now();
             drain.execute(*step).await?;

@@ -255,7 +255,7 @@ impl StateStore for SessionStore {
         }
     }
 
-    fn note(&self, stream: &StreamKey, news: StreamNews) -> bool {
+    fn append_to_journal(&self, stream: &StreamKey, news: StreamNews) -> bool {
         self.shared.journal.note(stream, news)
     }
 }

@@ -32,16 +32,16 @@ pub struct LineLink {
     /// only the two ends come, with a newline between them, which no other line holds.
     pub from_server: mpsc::Receiver<Bytes>,
     /// Takes the lines from stdout that are not JSON-RPC; they are dropped while it is full.
-    pub junk: mpsc::Sender<Bytes>,
+    pub other_output: mpsc::Sender<Bytes>,
     /// How many lines have been written whole to the server since its start.
     pub written: watch::Receiver<u64>,
     /// How many lines of `from_server` have been processed, so that those before need not be kept
     /// for another daemon.
-    pub heard: watch::Sender<u64>,
+    pub consumed: watch::Sender<u64>,
     /// What the server may have written while no daemon was connected; some of it may have been received by an
     /// earlier daemon. Only answers to requests that are still open count. None if all that was not received
     /// comes with `from_server`.
-    pub past: Option<Vec<Bytes>>,
+    pub earlier_output: Option<Vec<Bytes>>,
     /// Every interruption of the link, when it is over. None if there can be none.
     pub interruptions: Option<watch::Receiver<Interruption>>,
 }

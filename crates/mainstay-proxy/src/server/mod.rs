@@ -224,8 +224,8 @@ impl Server {
     }
 
     /// Stores when sessions were last used.
-    pub fn note_use(&self) {
-        self.enter(mainstay_session::Server::note_use);
+    pub fn save_last_used(&self) {
+        self.enter(mainstay_session::Server::save_last_used);
     }
 
     /// Connects to a run: opens its MCP session, unless that was done before, and restores what the clients agreed
@@ -239,15 +239,15 @@ impl Server {
         let (closed, is_closed) = watch::channel(false);
         let (target, transport, lines) = match link {
             Link::Lines(link) => {
-                let (written, past) = (*link.written.borrow(), link.past);
+                let (written, earlier_output) = (*link.written.borrow(), link.earlier_output);
                 let (io, lines) = stdio::split(
                     link.to_server,
                     link.from_server,
-                    link.junk,
-                    (link.written, link.heard),
+                    link.other_output,
+                    (link.written, link.consumed),
                     link.interruptions,
                 );
-                (LinkTarget::Stdio { written, past }, Transport::Stdio(io), Some(lines))
+                (LinkTarget::Stdio { written, earlier_output }, Transport::Stdio(io), Some(lines))
             }
             Link::Http(target) => (LinkTarget::Http, Transport::Http(Client::new(target)), None),
             Link::Remote(target) => {

@@ -74,7 +74,8 @@ impl Server {
         text: Bytes,
     ) -> Bytes {
         let is_result = || Parsed::read(text.clone()).is_ok_and(|answer| answer.result().is_some());
-        if !self.meets_new_run(session, generation, is_result) || self.settings.quiet_restart {
+        if !self.must_mention_restart(session, generation, is_result) || self.settings.quiet_restart
+        {
             return text;
         }
         let note = messages::restart_note(&self.name, after);

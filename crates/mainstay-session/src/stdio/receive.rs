@@ -47,12 +47,12 @@ impl Server {
     }
 
     /// Takes a line that an earlier daemon may have received: only answers to open requests count.
-    pub(crate) fn receive_past(&mut self, now: Instant, key: LinkKey, line: &Bytes) {
+    pub(crate) fn receive_earlier(&mut self, now: Instant, key: LinkKey, line: &Bytes) {
         if let Some(newline) = memchr::memchr(b'\n', line) {
             if let Cut::Answer(id) = cut::read(&line[..newline], &line[newline + 1..])
                 && let Some(pending) = self.stdio(key).and_then(|stdio| stdio.pending.remove(&id))
             {
-                self.settle(now, key, pending, Reply::TooLong);
+                self.complete(now, key, pending, Reply::TooLong);
             }
             return;
         }
@@ -69,7 +69,7 @@ impl Server {
                 Err(_) => (self.take_invalid(key, &part), Reply::NotJson),
             };
             if let Some(pending) = pending {
-                self.settle(now, key, pending, reply);
+                self.complete(now, key, pending, reply);
             }
         }
     }
@@ -77,7 +77,7 @@ impl Server {
     fn receive_message(&mut self, now: Instant, key: LinkKey, text: Bytes) {
         let Ok(message) = Parsed::read(text.clone()) else {
             if let Some(pending) = self.take_invalid(key, &text) {
-                self.settle(now, key, pending, Reply::NotJson);
+                self.complete(now, key, pending, Reply::NotJson);
             }
             return self.act(Action::LogLine(key, marked(&text)));
         };
@@ -85,9 +85,9 @@ impl Server {
         match message.kind() {
             Kind::Result | Kind::Error => {
                 if let Some(pending) = self.take_pending(key, &message) {
-                    self.settle(now, key, pending, Reply::Answer(message));
+                    self.complete(now, key, pending, Reply::Answer(message));
                 } else if let Some((pending, answer)) = self.take_without_id(key, &message) {
-                    self.settle(now, key, pending, Reply::Answer(answer));
+                    self.complete(now, key, pending, Reply::Answer(answer));
                 } else if message.id().is_none() {
                     // Logged, because it may explain why a request is never answered.
                     self.act(Action::LogLine(key, text));
@@ -97,7 +97,7 @@ impl Server {
             }
             // The ids of requests to servers are far from those that servers choose, so this is one of them.
             Kind::Request => match self.take_pending(key, &message) {
-                Some(pending) => self.settle(now, key, pending, Reply::Echo),
+                Some(pending) => self.complete(now, key, pending, Reply::Echo),
                 None => self.route_server_request(now, key, &message),
             },
             Kind::Notification if message.method() == Some(&Method::Progress) => {
@@ -121,13 +121,13 @@ impl Server {
             Cut::SomeAnswer | Cut::NoAnswer => None,
         };
         match id.and_then(|id| stdio.pending.remove(&id)) {
-            Some(pending) => self.settle(now, key, pending, Reply::TooLong),
+            Some(pending) => self.complete(now, key, pending, Reply::TooLong),
             None => self.act(Action::LogLine(key, marked(head))),
         }
     }
 
     /// A request that is with the server is over.
-    fn settle(&mut self, now: Instant, key: LinkKey, pending: Pending, reply: Reply) {
+    fn complete(&mut self, now: Instant, key: LinkKey, pending: Pending, reply: Reply) {
         let call = match pending.target {
             Target::Own(request) => {
                 let result = match reply {

@@ -39,10 +39,10 @@ impl Recorded {
 }
 
 impl Journal<'_> {
-    pub(crate) fn note(self, key: &StreamKey, news: StreamNews) -> Recorded {
+    pub(crate) fn append(self, key: &StreamKey, news: StreamNews) -> Recorded {
         match self.is_closed {
             true => Recorded::Never,
-            false if self.store.note(key, news) => Recorded::Yes,
+            false if self.store.append_to_journal(key, news) => Recorded::Yes,
             false => Recorded::NotYet,
         }
     }
@@ -73,16 +73,16 @@ impl Durable {
 
     /// Returns false if another daemon has taken over.
     pub(super) fn record_message(&self, journal: Journal<'_>, number: u64, message: Bytes) -> bool {
-        self.note(journal, || StreamNews::Said(number, message)).may_act()
+        self.append(journal, || StreamNews::Said(number, message)).may_act()
     }
 
     pub(super) fn record_answer(&self, journal: Journal<'_>, number: u64, answer: Bytes) -> bool {
-        self.note(journal, || StreamNews::Answered(number, answer)).may_act()
+        self.append(journal, || StreamNews::Answered(number, answer)).may_act()
     }
 
-    fn note(&self, journal: Journal<'_>, news: impl FnOnce() -> StreamNews) -> Recorded {
+    fn append(&self, journal: Journal<'_>, news: impl FnOnce() -> StreamNews) -> Recorded {
         match self {
-            Self::Journaled(key) => journal.note(key, news()),
+            Self::Journaled(key) => journal.append(key, news()),
             Self::No | Self::Never | Self::Repeated | Self::Relayed => Recorded::Yes,
         }
     }
@@ -159,9 +159,9 @@ impl Stream {
             Some(sent) => StreamNews::BegunSent(request, sent, self.attempts.max(1)),
             None => StreamNews::Begun(request),
         };
-        let mut may_act = journal.note(&key, begun).may_act();
+        let mut may_act = journal.append(&key, begun).may_act();
         for (number, message) in self.log.messages() {
-            may_act &= journal.note(&key, StreamNews::Said(number, message.clone())).may_act();
+            may_act &= journal.append(&key, StreamNews::Said(number, message.clone())).may_act();
         }
         self.durable = Durable::Journaled(key);
         self.is_closed = !may_act;
@@ -178,7 +178,7 @@ impl Stream {
         if let Durable::Journaled(key) = &self.durable
             && !self.is_general()
             // If another daemon has taken over, it decides that.
-            && journal.note(key, StreamNews::Over).may_act()
+            && journal.append(key, StreamNews::Over).may_act()
         {
             self.durable = Durable::No;
         }
@@ -192,11 +192,11 @@ impl Stream {
         match &self.durable {
             Durable::Journaled(key) => {
                 // First without its line: if that is not written in time, another request may get the line.
-                let recorded = journal.note(key, StreamNews::Sent(Sent { line: None, ..sent }));
+                let recorded = journal.append(key, StreamNews::Sent(Sent { line: None, ..sent }));
                 if recorded != Recorded::Yes {
                     return recorded;
                 }
-                if sent.line.is_some() && !journal.note(key, StreamNews::Sent(sent)).may_act() {
+                if sent.line.is_some() && !journal.append(key, StreamNews::Sent(sent)).may_act() {
                     return Recorded::Never;
                 }
             }
@@ -213,7 +213,7 @@ impl Stream {
         let sent = self.sent.or_else(|| self.inherited()?.sent);
         if let (Some(sent), Durable::Journaled(key)) = (sent, &self.durable) {
             let sent = Sent { line: None, ..sent };
-            journal.note(key, StreamNews::Sent(sent));
+            journal.append(key, StreamNews::Sent(sent));
             self.sent = Some(sent);
         }
     }

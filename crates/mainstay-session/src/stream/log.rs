@@ -87,15 +87,15 @@ pub(crate) enum Next {
     Item(Item),
     /// Nothing yet.
     Wait,
-    /// Nothing any more.
+    /// Nothing follows.
     End,
 }
 
 /// What became of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pushed {
-    Taken,
-    /// It was taken, and notifications (it may be one of them) were dropped for the first time.
+    Added,
+    /// It was added, and notifications (it may be one of them) were dropped for the first time.
     Overflowed,
     Refused,
 }
@@ -152,7 +152,7 @@ impl Log {
             self.take_out(place);
             self.dropped += 1;
         }
-        if dropped == 0 && self.dropped > 0 { Pushed::Overflowed } else { Pushed::Taken }
+        if dropped == 0 && self.dropped > 0 { Pushed::Overflowed } else { Pushed::Added }
     }
 
     /// Ends the stream; gives false if it had ended before.
@@ -308,7 +308,7 @@ impl Size {
 mod tests {
     use super::*;
 
-    fn note(text: &str) -> Bytes {
+    fn notification(text: &str) -> Bytes {
         format!(r#"{{"jsonrpc":"2.0","method":"{text}"}}"#).into()
     }
 
@@ -330,10 +330,10 @@ mod tests {
     fn an_answer_comes_after_all_messages_and_ends_the_stream() {
         let mut log = Log::new(&REQUEST);
         assert_eq!(log.next(), Next::Wait);
-        assert_eq!(log.push(note("a")), Pushed::Taken);
-        assert!(log.finish(Some(note("answer"))));
-        assert!(!log.finish(Some(note("another"))));
-        assert_eq!(log.push(note("late")), Pushed::Refused);
+        assert_eq!(log.push(notification("a")), Pushed::Added);
+        assert!(log.finish(Some(notification("answer"))));
+        assert!(!log.finish(Some(notification("another"))));
+        assert_eq!(log.push(notification("late")), Pushed::Refused);
         assert_eq!(rest(&mut log), "1 2!");
         assert_eq!(log.next(), Next::End);
         assert!(log.is_read());
@@ -343,9 +343,9 @@ mod tests {
     fn a_rewound_log_gives_again_what_came_after() {
         let mut log = Log::new(&REQUEST);
         for text in ["a", "b", "c"] {
-            log.push(note(text));
+            log.push(notification(text));
         }
-        log.finish(Some(note("answer")));
+        log.finish(Some(notification("answer")));
         for (after, expected) in
             [(0, "1 2 3 4!"), (2, "3 4!"), (3, "4!"), (4, ""), (9, ""), (1, "2 3 4!")]
         {
@@ -356,14 +356,15 @@ mod tests {
 
     #[test]
     fn a_restored_log_keeps_its_numbers_and_goes_on_after_them() {
-        let said = || vec![(3, note("c")), (2, note("late")), (7, note("g"))];
+        let said =
+            || vec![(3, notification("c")), (2, notification("late")), (7, notification("g"))];
         let mut log = Log::restored(&GENERAL, said(), None);
-        log.push(note("h"));
+        log.push(notification("h"));
         assert_eq!(rest(&mut log), "3 7 8");
-        let mut log = Log::restored(&REQUEST, said(), Some((9, note("answer"))));
-        assert_eq!(log.push(note("late")), Pushed::Refused);
+        let mut log = Log::restored(&REQUEST, said(), Some((9, notification("answer"))));
+        assert_eq!(log.push(notification("late")), Pushed::Refused);
         assert_eq!(rest(&mut log), "3 7 9!");
-        let many = (1..1000).map(|number| (number, note("n"))).collect();
+        let many = (1..1000).map(|number| (number, notification("n"))).collect();
         assert_eq!(Log::restored(&GENERAL, many, None).unread.messages, 256);
     }
 
@@ -373,10 +374,10 @@ mod tests {
         log.push(request(1));
         for number in 0..300 {
             let first_loss = number == 255;
-            let expected = if first_loss { Pushed::Overflowed } else { Pushed::Taken };
-            assert_eq!(log.push(note("n")), expected, "{number}");
+            let expected = if first_loss { Pushed::Overflowed } else { Pushed::Added };
+            assert_eq!(log.push(notification("n")), expected, "{number}");
         }
-        log.finish(Some(note("answer")));
+        log.finish(Some(notification("answer")));
         assert_eq!(log.dropped, 45);
         let rest = rest(&mut log);
         assert!(rest.starts_with("1 47 48 ") && rest.ends_with(" 301 302!"), "{rest}");
@@ -385,8 +386,8 @@ mod tests {
     #[test]
     fn bytes_are_bounded_but_one_large_message_passes() {
         let mut log = Log::new(&GENERAL);
-        let large = note(&"x".repeat(300 << 10));
-        assert_eq!(log.push(large.clone()), Pushed::Taken);
+        let large = notification(&"x".repeat(300 << 10));
+        assert_eq!(log.push(large.clone()), Pushed::Added);
         assert_eq!(log.push(large), Pushed::Overflowed);
         assert_eq!(rest(&mut log), "2");
         assert_eq!(log.bytes(), 0, "too large to be kept");
@@ -396,10 +397,10 @@ mod tests {
     fn requests_are_refused_rather_than_dropped() {
         let mut log = Log::new(&GENERAL);
         for id in 0..256 {
-            assert_eq!(log.push(request(id)), Pushed::Taken);
+            assert_eq!(log.push(request(id)), Pushed::Added);
         }
         assert_eq!(log.push(request(256)), Pushed::Refused);
-        assert_eq!(log.push(note("n")), Pushed::Overflowed);
+        assert_eq!(log.push(notification("n")), Pushed::Overflowed);
         assert_eq!(log.unread.messages, 256);
     }
 
@@ -407,7 +408,7 @@ mod tests {
     fn what_was_read_is_kept_within_limits() {
         let mut log = Log::new(&GENERAL);
         for _ in 0..200 {
-            log.push(note("n"));
+            log.push(notification("n"));
             rest(&mut log);
         }
         assert_eq!(log.position(), 200);
@@ -421,14 +422,14 @@ mod tests {
     fn there_is_room_until_64_messages_or_a_mebibyte_are_unread() {
         let mut log = Log::new(&REQUEST);
         for _ in 0..63 {
-            log.push(note("n"));
+            log.push(notification("n"));
         }
         assert!(log.has_room());
-        log.push(note("n"));
+        log.push(notification("n"));
         assert!(!log.has_room());
         log.next();
         assert!(log.has_room());
-        log.push(note(&"x".repeat(1 << 20)));
+        log.push(notification(&"x".repeat(1 << 20)));
         assert!(!log.has_room());
     }
 }

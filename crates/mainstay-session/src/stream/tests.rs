@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::record::StreamKey;
-use crate::tests::{Notes, note, request};
+use crate::tests::{TestStore, notification, request};
 
 const SENT: Sent = Sent { generation: 4, line: Some(9) };
 
@@ -15,8 +15,8 @@ fn key() -> StreamKey {
 }
 
 /// The journal; it is closed when another daemon takes over.
-fn journal(notes: &Notes, is_closed: bool) -> Journal<'_> {
-    Journal { store: notes, is_closed }
+fn journal(store: &TestStore, is_closed: bool) -> Journal<'_> {
+    Journal { store, is_closed }
 }
 
 /// The numbers of what is there to read now, then what stops the reader.
@@ -32,29 +32,29 @@ fn read_all(stream: &mut Stream, turn: u64) -> (Vec<u64>, Read) {
 
 #[test]
 fn the_first_thing_is_seen_before_it_is_read() {
-    let notes = Notes::default();
-    let journal = journal(&notes, false);
+    let store = TestStore::default();
+    let journal = journal(&store, false);
     let mut stream = stream();
     let (turn, _) = stream.attach(Start::Unread);
     assert_eq!(stream.peek(turn), Peek::Wait);
-    stream.push(journal, note(1));
-    stream.finish(journal, Some(note(2)));
+    stream.push(journal, notification(1));
+    stream.finish(journal, Some(notification(2)));
     assert_eq!(stream.peek(turn), Peek::Message);
     assert!(matches!(stream.read(turn), Read::Item(_)));
-    assert_eq!(stream.peek(turn), Peek::Answer(note(2)));
+    assert_eq!(stream.peek(turn), Peek::Answer(notification(2)));
     assert_eq!(read_all(&mut stream, turn), (vec![2], Read::End));
     assert_eq!(stream.peek(turn), Peek::End);
 }
 
 #[test]
 fn the_newest_reader_replaces_the_older() {
-    let notes = Notes::default();
-    let journal = journal(&notes, false);
+    let store = TestStore::default();
+    let journal = journal(&store, false);
     let mut stream = Stream::general(SessionKey::dangling());
     let (old, _) = stream.attach(Start::Unread);
-    stream.push(journal, note(1));
+    stream.push(journal, notification(1));
     assert_eq!(read_all(&mut stream, old), (vec![1], Read::Wait));
-    stream.push(journal, note(2));
+    stream.push(journal, notification(2));
     let (new, _) = stream.attach(Start::Unread);
     assert_eq!(read_all(&mut stream, old), (vec![], Read::End));
     assert_eq!(read_all(&mut stream, new), (vec![2], Read::Wait));
@@ -63,48 +63,48 @@ fn the_newest_reader_replaces_the_older() {
 
 #[test]
 fn all_that_happened_is_journaled_when_the_journal_begins() {
-    let notes = Notes::default();
-    let journal = journal(&notes, false);
+    let store = TestStore::default();
+    let journal = journal(&store, false);
     let mut stream = stream();
     assert_eq!(stream.record_sent(journal, SENT), Recorded::Yes);
-    stream.push(journal, note("a"));
-    assert_eq!(notes.summary(), "");
+    stream.push(journal, notification("a"));
+    assert_eq!(store.summary(), "");
     stream.begin_journal(journal, key(), request());
-    stream.push(journal, note("b"));
-    stream.finish(journal, Some(note("answer")));
+    stream.push(journal, notification("b"));
+    stream.finish(journal, Some(notification("answer")));
     stream.discard(journal);
-    assert_eq!(notes.summary(), "begun and sent 4, said 1, said 2, answered 3, over");
+    assert_eq!(store.summary(), "begun and sent 4, said 1, said 2, answered 3, over");
 }
 
 #[test]
 fn what_is_answered_is_not_journaled_any_more() {
-    let notes = Notes::default();
-    let journal = journal(&notes, false);
+    let store = TestStore::default();
+    let journal = journal(&store, false);
     let mut stream = stream();
-    stream.finish(journal, Some(note("answer")));
+    stream.finish(journal, Some(notification("answer")));
     stream.begin_journal(journal, key(), request());
     stream.discard(journal);
-    assert_eq!(notes.summary(), "");
+    assert_eq!(store.summary(), "");
 }
 
 #[test]
 fn nobody_reads_what_must_not_be_journaled() {
-    let notes = Notes::default();
+    let store = TestStore::default();
     let mut general = Stream::general(SessionKey::dangling());
     general.journal_general(&key().session, 0);
     let mut stream = stream();
     let turns = [stream.attach(Start::Unread).0, general.attach(Start::Unread).0];
-    stream.begin_journal(journal(&notes, false), key(), request());
-    let journal = journal(&notes, true);
+    stream.begin_journal(journal(&store, false), key(), request());
+    let journal = journal(&store, true);
     assert_eq!(stream.record_sent(journal, SENT), Recorded::Never, "it must not be sent either");
-    assert!(!general.push(journal, note("a")));
-    stream.finish(journal, Some(note("answer")));
+    assert!(!general.push(journal, notification("a")));
+    stream.finish(journal, Some(notification("answer")));
     for (stream, turn) in [&mut stream, &mut general].into_iter().zip(turns) {
         assert_eq!(read_all(stream, turn), (Vec::new(), Read::End));
         assert!(stream.is_closed);
     }
     stream.discard(journal);
-    assert_eq!(notes.summary(), "begun");
+    assert_eq!(store.summary(), "begun");
 }
 
 #[derive(Debug, Clone)]
@@ -130,8 +130,8 @@ proptest! {
     /// Whatever the interleaving, a client gets each message once, in order, the answer last.
     #[test]
     fn each_message_arrives_once_and_in_order(steps in steps()) {
-        let notes = Notes::default();
-        let journal = journal(&notes, false);
+        let store = TestStore::default();
+        let journal = journal(&store, false);
         let mut stream = stream();
         let (mut turn, _) = stream.attach(Start::Unread);
         let (mut pushed, mut got) = (0, Vec::<Item>::new());
@@ -139,7 +139,7 @@ proptest! {
             match step {
                 Step::Push => {
                     pushed += 1;
-                    stream.push(journal, note(pushed));
+                    stream.push(journal, notification(pushed));
                 }
                 Step::Read(count) => {
                     for _ in 0..count {
@@ -155,14 +155,14 @@ proptest! {
                 }
             }
         }
-        stream.finish(journal, Some(note(pushed + 1)));
+        stream.finish(journal, Some(notification(pushed + 1)));
         while let Read::Item(item) = stream.read(turn) {
             got.push(item);
         }
         prop_assert_eq!(got.len() as u64, pushed + 1);
         for (item, number) in got.iter().zip(1..) {
             prop_assert_eq!(item.number, number);
-            prop_assert_eq!(&item.message, &note(number));
+            prop_assert_eq!(&item.message, &notification(number));
             prop_assert_eq!(item.is_answer, number == pushed + 1);
         }
     }

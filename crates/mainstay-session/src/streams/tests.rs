@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::retention::{KEPT, KEPT_SHORTLY, LARGE_KEPT};
 use super::*;
 use crate::stream::Item;
-use crate::tests::{JOURNALED, TestCall, TestServer, note, session_id};
+use crate::tests::{JOURNALED, TestCall, TestServer, notification, session_id};
 
 const S: fn(u64) -> Duration = Duration::from_secs;
 
@@ -29,9 +29,9 @@ fn a_waiting_reader_is_woken() {
     let call = test.request(session);
     assert_eq!(test.read(&call), Read::Wait);
     assert!(!test.is_woken(&call));
-    test.says(note("a"));
+    test.says(notification("a"));
     assert!(test.is_woken(&call));
-    let (number, message) = (1, note("a"));
+    let (number, message) = (1, notification("a"));
     assert_eq!(test.read(&call), Read::Item(Item { number, message, is_answer: false }));
     assert_eq!(test.read(&call), Read::Wait);
     test.answers(&call);
@@ -49,7 +49,7 @@ fn a_request_is_given_up_with_its_reader_unless_it_may_be_resumed() {
     assert!(!test.is_cancelled(&call));
     test.leaves(&call);
     assert!(test.is_forgotten(&call) && test.is_cancelled(&call));
-    assert!(!test.server.push(call.stream, note("a")));
+    assert!(!test.server.push(call.stream, notification("a")));
 
     let call = test.request(session);
     test.commit(&call);
@@ -64,7 +64,7 @@ fn a_cancelled_stream_ends_for_its_reader() {
     let mut test = TestServer::new();
     let session = test.session(1);
     let call = test.request(session);
-    test.says(note("a"));
+    test.says(notification("a"));
     test.cancels(session);
     assert!(test.is_woken(&call));
     assert_eq!(test.read(&call), Read::End);
@@ -75,7 +75,7 @@ fn full() -> (TestServer, SessionKey, TestCall) {
     let mut test = TestServer::http();
     let session = test.session(1);
     let call = test.request(session);
-    let (operation, message) = (test.http_request(), Parsed::read(note("a")).unwrap());
+    let (operation, message) = (test.http_request(), Parsed::read(notification("a")).unwrap());
     for number in 1..=64 {
         let has_room = test.server.http_message(test.now, operation, &message);
         assert_eq!(has_room, number < 64, "{number}");
@@ -105,7 +105,7 @@ fn no_server_waits_for_room_in_a_closed_stream() {
     assert!(test.is_forgotten(&call));
     let is_aborted = |action: &Action| matches!(action, Action::AbortHttp(it) if *it == operation);
     assert!(test.actions.iter().any(is_aborted));
-    let message = Parsed::read(note("a")).unwrap();
+    let message = Parsed::read(notification("a")).unwrap();
     assert!(test.server.http_message(test.now, operation, &message));
 }
 
@@ -197,7 +197,7 @@ fn streams_are_found_by_their_events() {
     check(&test, &general, "general After(0)");
     check(&test, &general.at(3), "general Unread");
     for _ in 0..3 {
-        test.says(note("a"));
+        test.says(notification("a"));
     }
     check(&test, &general.at(3), "general After(3)");
     let call = test.request(session);
@@ -344,7 +344,7 @@ proptest! {
         for deed in deeds {
             match deed {
                 Deed::Push if !is_answered => {
-                    test.says(note("n"));
+                    test.says(notification("n"));
                     said += 1;
                 }
                 Deed::Finish if !is_answered => {
@@ -362,7 +362,7 @@ proptest! {
                 Deed::Push | Deed::Finish | Deed::Journal => {}
             }
         }
-        let record = test.notes.record();
+        let record = test.store.record();
         prop_assert_eq!(record.is_some(), is_journaled);
         if let Some(record) = record {
             let mut next = TestServer::without_run();

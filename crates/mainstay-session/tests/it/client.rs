@@ -34,7 +34,7 @@ impl World {
             general: std::collections::BTreeMap::new(),
             general_seen: 0,
             next_call: 0,
-            heard: std::collections::BTreeMap::new(),
+            numbered: std::collections::BTreeMap::new(),
         });
         let client = self.clients.len() - 1;
         let spec = CallSpec {
@@ -156,7 +156,7 @@ impl World {
             lost_at: None,
             may_be_gone: false,
             resent: 0,
-            is_lossy: self.script.has_past,
+            is_lossy: self.script.reads_earlier_output,
             answered_at: None,
             unanswered_at: None,
         });

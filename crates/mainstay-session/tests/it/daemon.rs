@@ -186,19 +186,20 @@ impl World {
     fn attach(&mut self, index: usize) {
         let Some(current) = self.current else { return };
         let now = self.instant();
-        let has_past = self.script.has_past;
+        let reads_earlier_output = self.script.reads_earlier_output;
         let run = &mut self.runs[index];
-        let first = if has_past { run.out.len() } else { run.confirmed };
+        let first = if reads_earlier_output { run.out.len() } else { run.confirmed };
         let daemon = &mut self.daemons[current];
         daemon.attachments += 1;
         let epoch = u32::try_from(current).expect("there are few") * 16 + (daemon.attachments & 15);
         let target = if self.script.kind == Kind::Http {
-            // A server that runs elsewhere has a past that is not known.
-            if has_past { LinkTarget::Remote } else { LinkTarget::Http }
+            // Nothing is known of what a server that runs elsewhere did before.
+            if reads_earlier_output { LinkTarget::Remote } else { LinkTarget::Http }
         } else {
             let written = run.written + run.kept.len() as u64;
-            let past = (has_past && run.hello.is_some()).then(|| run.out.clone());
-            LinkTarget::Stdio { written, past }
+            let earlier_output =
+                (reads_earlier_output && run.hello.is_some()).then(|| run.out.clone());
+            LinkTarget::Stdio { written, earlier_output }
         };
         let info = RunInfo {
             generation: run.generation,

@@ -31,7 +31,7 @@ pub(crate) struct Client {
     pub(crate) general_seen: u64,
     pub(crate) next_call: usize,
     /// The numbers of messages that it got, and where: in a response or in the general stream, under which number.
-    pub(crate) heard: BTreeMap<u64, (Option<usize>, u64)>,
+    pub(crate) numbered: BTreeMap<u64, (Option<usize>, u64)>,
 }
 
 /// A request of a client, over all its attempts.

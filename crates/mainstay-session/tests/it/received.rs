@@ -124,7 +124,7 @@ impl World {
             assert!(call.client == client || !is_certain, "client {client} got {text}");
         }
         if let Some(number) = tag(text, "\"number\":\"").and_then(|number| number.parse().ok()) {
-            self.heard(client, response, number);
+            self.check_number(client, response, number);
         }
         if message.kind() == MessageKind::Request
             && let Some(id) = message.id()
@@ -138,7 +138,7 @@ impl World {
 
     /// A client gets a message of this number, in a response or in the general stream. What was not confirmed to a
     /// daemon that was killed may come twice.
-    pub(crate) fn heard(&mut self, client: usize, response: Option<usize>, number: u64) {
+    pub(crate) fn check_number(&mut self, client: usize, response: Option<usize>, number: u64) {
         if self.daemons.len() > 1 {
             return;
         }
@@ -148,11 +148,11 @@ impl World {
         };
         let is_stdio = self.script.kind != Kind::Http;
         let it = &mut self.clients[client];
-        let place = *it.heard.entry(number).or_insert((response, at));
+        let place = *it.numbered.entry(number).or_insert((response, at));
         assert_eq!(place, (response, at), "message {number} came twice");
         // Those of JSON responses are moved to the general stream, at another time.
         if is_stdio && it.form != Form::Json {
-            let earlier = it.heard.iter().filter(|(_, (other, _))| *other == response);
+            let earlier = it.numbered.iter().filter(|(_, (other, _))| *other == response);
             let mut others = earlier.filter(|(other, _)| **other != number);
             let is_ordered = others.all(|(other, (_, place))| (*other < number) == (*place < at));
             assert!(is_ordered, "message {number} is not in order");

@@ -17,7 +17,7 @@ fn check(kind: Kind, change: impl FnOnce(&mut Script), steps: &[(u64, What)]) {
         kind,
         hold: 5000,
         has_pages: false,
-        has_past: false,
+        reads_earlier_output: false,
         confirmation: 0,
         disk: 0,
         is_removed: false,
@@ -95,11 +95,11 @@ fn a_message_of_the_shared_run_reaches_no_session_with_a_run_of_its_own() {
 }
 
 #[test]
-fn an_unusable_answer_is_found_in_the_past_of_a_run() {
+fn an_unusable_answer_is_found_in_the_earlier_output_of_a_run() {
     let invalid = CallSpec { takes: 2000, progress: 3, end: End::Invalid, ..CALL };
     check(
         Kind::Shared,
-        |script| script.has_past = true,
+        |script| script.reads_earlier_output = true,
         &[
             (1188, open(0, Form::Events, true)),
             (177, call(invalid)),
@@ -155,12 +155,12 @@ fn a_request_that_the_client_was_asked_about_is_not_repeated() {
 fn a_recorded_session_whose_initialize_is_repeated_exists_once() {
     check(
         Kind::Http,
-        |script| (script.has_pages, script.has_past, script.disk) = (true, true, 50),
+        |script| (script.has_pages, script.reads_earlier_output, script.disk) = (true, true, 50),
         &[(1, open(0, Form::Events, true)), (3, What::Down { ms: 100 }), (111, What::Reload)],
     );
     check(
         Kind::Http,
-        |script| (script.has_pages, script.has_past, script.disk) = (true, true, 50),
+        |script| (script.has_pages, script.reads_earlier_output, script.disk) = (true, true, 50),
         &[(1, open(0, Form::Events, true)), (3, What::Down { ms: 100 }), (3, What::Reload)],
     );
 }

@@ -21,8 +21,8 @@ pub(crate) struct Script {
     pub(crate) hold: u64,
     /// Whether lists have two pages.
     pub(crate) has_pages: bool,
-    /// Whether a new daemon reads the whole past of a stdio server, as that of a container.
-    pub(crate) has_past: bool,
+    /// Whether a new daemon reads all earlier output of a stdio server, as that of a container.
+    pub(crate) reads_earlier_output: bool,
     /// How long the confirmation of a line takes, in ms.
     pub(crate) confirmation: u64,
     /// How long the disk takes, in ms.
@@ -236,7 +236,7 @@ impl Script {
             kind,
             hold: rng.pick(&[0, 300, 5000, 5000, 45_000]),
             has_pages: rng.one_in(4),
-            has_past: rng.one_in(4),
+            reads_earlier_output: rng.one_in(4),
             confirmation: rng.pick(&[0, 0, 3, 500]),
             disk: rng.pick(&[0, 5, 50]),
             is_removed: rng.one_in(8),

@@ -82,7 +82,7 @@ impl State {
         self.streams.iter().map(record).collect()
     }
 
-    fn note(&mut self, key: &StreamKey, news: StreamNews) -> bool {
+    fn append(&mut self, key: &StreamKey, news: StreamNews) -> bool {
         let key = (key.session.to_string(), key.number);
         match news {
             StreamNews::Sent(_) if self.is_stalled => return false,
@@ -148,7 +148,7 @@ impl StateStore for Store {
         *self.state() = State::default();
     }
 
-    fn note(&self, stream: &StreamKey, news: StreamNews) -> bool {
-        self.state().note(stream, news)
+    fn append_to_journal(&self, stream: &StreamKey, news: StreamNews) -> bool {
+        self.state().append(stream, news)
     }
 }

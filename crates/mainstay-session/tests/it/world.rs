@@ -309,7 +309,7 @@ impl World {
             What::Sweep => {
                 if let Some(server) = self.server() {
                     server.sweep(now);
-                    server.note_use(now);
+                    server.save_last_used(now);
                 }
             }
         }

@@ -91,10 +91,10 @@ impl Fake {
         let link = LineLink {
             to_server,
             from_server,
-            junk: mpsc::channel(1).0,
+            other_output: mpsc::channel(1).0,
             written: is_written,
-            heard: watch::channel(0).0,
-            past: None,
+            consumed: watch::channel(0).0,
+            earlier_output: None,
             interruptions: None,
         };
         let generation = self.runs.fetch_add(1, Ordering::Relaxed) + 1;
@@ -332,7 +332,7 @@ impl StateStore for Nothing {
 
     fn remove_server(&self, _server: &str) {}
 
-    fn note(&self, _stream: &StreamKey, _news: StreamNews) -> bool {
+    fn append_to_journal(&self, _stream: &StreamKey, _news: StreamNews) -> bool {
         true
     }
 }

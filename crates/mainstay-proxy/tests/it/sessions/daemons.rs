@@ -433,7 +433,7 @@ async fn lines_count_as_heard_when_nothing_of_them_can_be_lost() {
 #[tokio::test(start_paused = true)]
 async fn a_frozen_hub_does_nothing_any_more() {
     let mut scene = Scene::new("poke").await;
-    let heard = *scene.server.heard.borrow();
+    let consumed = *scene.server.consumed.borrow();
     soon(scene.world.servers.hand_over(false, SETTLE)).await;
     let noted = scene.world.notes.noted();
     let records = scene.world.notes.records();
@@ -441,7 +441,7 @@ async fn a_frozen_hub_does_nothing_any_more() {
     scene.stdio_client.dropped().await;
     assert!(scene.world.proxy.close(&scene.session), "it goes on elsewhere");
     assert!(scene.server.reads_nothing().await, "nothing was cancelled");
-    assert_eq!(*scene.server.heard.borrow(), heard);
+    assert_eq!(*scene.server.consumed.borrow(), consumed);
     assert_eq!((scene.world.notes.noted(), scene.world.notes.records()), (noted, records));
     // The next daemon hears the answer.
     let world = scene.world.killed();
@@ -460,14 +460,14 @@ async fn a_hand_over_waits_for_requests_to_be_answered_or_written_down() {
     let fast = server.reads_call("fast").await;
     stdio_client.calls(2, "slow").await;
     server.reads_call("slow").await;
-    let heard = *server.heard.borrow();
+    let consumed = *server.consumed.borrow();
     let servers = std::sync::Arc::clone(&world.servers);
     let handing_over = tokio::spawn(async move { servers.hand_over(false, SETTLE).await });
     server.returns(&fast, "done").await;
     server.logs("error", "also heard").await;
     assert_eq!(text(&stdio_client.reads().await), "done");
     soon(handing_over).await.unwrap();
-    assert_eq!(*server.heard.borrow(), heard + 2, "the next daemon does not hear them again");
+    assert_eq!(*server.consumed.borrow(), consumed + 2, "the next daemon does not hear them again");
     assert_eq!(pending(&world.killed(), &session), ["2"]);
 }
 

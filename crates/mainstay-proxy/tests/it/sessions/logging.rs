@@ -64,7 +64,7 @@ async fn what_may_be_about_another_session_is_heard_by_nobody() {
     server.says(&json!({"method": "notifications/odd", "params": {"for": "two"}})).await;
     assert!(one.hears_nothing().await && two.hears_nothing().await);
     for expected in ["still for one", "for one or two", "notifications/odd"] {
-        let logged = crate::soon(server.junk.recv()).await.unwrap();
+        let logged = crate::soon(server.other_output.recv()).await.unwrap();
         assert!(String::from_utf8_lossy(&logged).contains(expected), "{logged:?}");
     }
 }
@@ -92,7 +92,7 @@ async fn junk_goes_to_the_log() {
     server.writes(batch).await;
     assert_eq!(client.hears().await["method"], "notifications/odd");
     for line in ["listening on stdio", "", r#"{"level":"info"}"#, "1", "2", r#"{"no":1}"#] {
-        let logged = crate::soon(server.junk.recv()).await.unwrap();
+        let logged = crate::soon(server.other_output.recv()).await.unwrap();
         assert_eq!(logged, format!("{NO_MESSAGE}{line}"));
     }
 }

@@ -153,7 +153,7 @@ async fn sessions_end_when_their_clients_stay_away() {
 
 /// Asserts that a message of the server goes only to its log.
 async fn goes_only_to_the_log(server: &mut Server, what: &str) {
-    let logged = soon(server.junk.recv()).await.unwrap();
+    let logged = soon(server.other_output.recv()).await.unwrap();
     assert!(String::from_utf8_lossy(&logged).contains(what), "{logged:?}");
 }
 

@@ -108,7 +108,7 @@ impl World {
     /// The newest run is found alive. What it wrote meanwhile may be past.
     async fn finds(&self, before: &Server, past: &[Value]) -> Server {
         let (mut server, mut link) = Server::new();
-        link.past =
+        link.earlier_output =
             (!past.is_empty()).then(|| past.iter().map(|line| line.to_string().into()).collect());
         server.wrote(before.lines());
         let known = before.run.as_ref().unwrap().run.hello.as_ref().clone();
@@ -280,7 +280,7 @@ impl StateStore for Notes {
         self.records.lock().unwrap().clear();
     }
 
-    fn note(&self, stream: &StreamKey, news: StreamNews) -> bool {
+    fn append_to_journal(&self, stream: &StreamKey, news: StreamNews) -> bool {
         self.noted.fetch_add(1, Ordering::Relaxed);
         let mut streams = self.streams.lock().unwrap();
         let key = (stream.session.to_string(), stream.number);

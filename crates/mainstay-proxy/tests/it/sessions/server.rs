@@ -15,11 +15,11 @@ use crate::soon;
 pub(super) struct Server {
     stdin: mpsc::Receiver<Bytes>,
     pub(super) stdout: mpsc::Sender<Bytes>,
-    pub(super) junk: mpsc::Receiver<Bytes>,
+    pub(super) other_output: mpsc::Receiver<Bytes>,
     written: watch::Sender<u64>,
     interruptions: watch::Sender<Interruption>,
-    /// How many lines of it were heard.
-    pub(super) heard: watch::Receiver<u64>,
+    /// How many lines of it were consumed.
+    pub(super) consumed: watch::Receiver<u64>,
     pub(super) run: Option<AttachedRun>,
 }
 
@@ -27,21 +27,32 @@ impl Server {
     pub(super) fn new() -> (Self, LineLink) {
         let (to_server, stdin) = mpsc::channel(8);
         let (stdout, from_server) = mpsc::channel(64);
-        let (junk_in, junk) = mpsc::channel(64);
+        let (other, other_output) = mpsc::channel(64);
         let (written, progress) = watch::channel(0);
-        let (heard, told) = watch::channel(0);
+        let (consumed, lines_consumed) = watch::channel(0);
         let (interruptions, interrupted) =
             watch::channel(Interruption { written: 0, at: Instant::now().into_std() });
         let link = LineLink {
             to_server,
             from_server,
-            junk: junk_in,
+            other_output: other,
             written: progress,
-            heard,
-            past: None,
+            consumed,
+            earlier_output: None,
             interruptions: Some(interrupted),
         };
-        (Self { stdin, stdout, junk, written, interruptions, heard: told, run: None }, link)
+        (
+            Self {
+                stdin,
+                stdout,
+                other_output,
+                written,
+                interruptions,
+                consumed: lines_consumed,
+                run: None,
+            },
+            link,
+        )
     }
 
     /// Answers the handshake.
@@ -92,9 +103,9 @@ impl Server {
         *self.written.borrow()
     }
 
-    /// Waits until so many of its lines were heard.
+    /// Waits until so many of its lines were consumed.
     pub(super) async fn was_heard(&mut self, lines: u64) {
-        soon(self.heard.wait_for(|heard| *heard == lines)).await.unwrap();
+        soon(self.consumed.wait_for(|consumed| *consumed == lines)).await.unwrap();
     }
 
     /// Reads a line.
