@@ -28,13 +28,13 @@ pub enum Action {
     LogLine(LinkKey, Bytes),
     /// A link was attached, or could not be: [`Server::attach`](crate::Server::attach).
     Attached(LinkKey, Result<Arc<Run>, UpstreamError>),
-    /// A link can no longer be used.
+    /// A link was closed.
     Closed(LinkKey),
-    /// A link is not needed any more.
+    /// A link is not needed.
     DropLink(LinkKey),
     /// Perform an HTTP operation, and report it to [`Server::http_done`](crate::Server::http_done).
     Http(OperationKey, LinkKey, HttpOperation),
-    /// The result of an HTTP operation is no longer needed.
+    /// The result of an HTTP operation is not needed.
     AbortHttp(OperationKey),
     /// The operation may report messages again: the client has read some.
     ResumeHttp(OperationKey),

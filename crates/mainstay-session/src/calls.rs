@@ -320,7 +320,7 @@ impl Server {
         if let Some(session) = self.sessions.get_mut(call.session) {
             session.open.retain(|open| *open != key);
             session.open_bytes -= call.bytes;
-            // A request of the server that was part of it is not answered any more.
+            // Requests of the server that were part of it stay unanswered.
             session.server_requests.retain(|request| request.stream != Some(call.stream));
             if session.open.is_empty() && session.open.capacity() > 8 {
                 session.open = Vec::new();
@@ -329,7 +329,7 @@ impl Server {
         self.touch(now, call.session);
     }
 
-    /// The client no longer waits for a call: it is cancelled at the server, and gets no answer.
+    /// The client has given up a call: it is cancelled at the server, and gets no answer.
     pub(crate) fn give_up(&mut self, now: Instant, key: CallKey) {
         let Some(call) = self.calls.take(key) else { return };
         self.cancel_at_server(key, &call);

@@ -21,6 +21,9 @@ use crate::stream::{Durable, Journal, Recorded, Stream};
 use crate::streams::StreamRef;
 use crate::timers::Timer;
 
+/// The reason in `notifications/cancelled`.
+pub(crate) const CANCELLED: &str = "the client has given up the request";
+
 /// How an attempt ended without an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failure {
@@ -34,7 +37,7 @@ pub(crate) enum Failure {
 }
 
 impl Server {
-    /// Calls a tool, unless the server no longer has it.
+    /// Calls a tool, unless the newest list of the server is without it.
     pub(crate) fn begin_tool_call(&mut self, now: Instant, key: CallKey) {
         let Some(call) = self.calls.get_mut(key) else { return };
         call.kind = CallKind::Tool;
@@ -47,7 +50,7 @@ impl Server {
         self.answer_taken(now, key, call, answer);
     }
 
-    /// The tool that a request calls, if the server no longer has it.
+    /// The tool that a request calls, if the server had it and the newest list is without it.
     fn vanished_tool(&self, request: &Parsed) -> Option<String> {
         if !self.copies.lists.has_any_vanished() {
             return None;
@@ -363,7 +366,7 @@ impl Server {
             Stage::AtHttp { link, operation } => {
                 self.cancel_operation(*operation);
                 if let Some(id) = call.message.id() {
-                    let text = frame::cancelled(id, "nobody waits for it any more");
+                    let text = frame::cancelled(id, CANCELLED);
                     self.notify_http(call.session, *link, text);
                 }
             }
@@ -371,7 +374,7 @@ impl Server {
             Stage::Relayed => {
                 let run = self.run_for(call.session);
                 if let (Some(id), Some(run)) = (call.message.id(), run) {
-                    let text = frame::cancelled(id, "nobody waits for it any more");
+                    let text = frame::cancelled(id, CANCELLED);
                     self.notify_http(call.session, run.link, text);
                 }
             }

@@ -124,7 +124,7 @@ impl Server {
         key
     }
 
-    /// The result of an operation is no longer needed.
+    /// The result of an operation is not needed.
     pub(crate) fn cancel_operation(&mut self, key: OperationKey) {
         if self.operations.remove(key).is_some() {
             self.act(Action::AbortHttp(key));

@@ -56,7 +56,7 @@ pub struct Link {
     pub(crate) after: Option<Arc<Reason>>,
     pub(crate) scope: RunScope,
     pub(crate) kind: LinkKind,
-    /// Whether the supervisor no longer needs it.
+    /// Whether the supervisor has released it.
     pub(crate) is_released: bool,
 }
 
@@ -180,7 +180,7 @@ impl Server {
         link
     }
 
-    /// The supervisor no longer needs the connection to a run. It is dropped when no availability has the run and, to a
+    /// The supervisor has closed the connection to a run. It is dropped when no availability has the run and, to a
     /// stdio server, after its last line.
     pub fn release_link(&mut self, key: LinkKey) {
         if let Some(link) = self.links.get_mut(key) {
@@ -189,7 +189,7 @@ impl Server {
         }
     }
 
-    /// The generation of the run behind a link; 0 if the link is gone.
+    /// The generation of the run behind a link; 0 if the link was dropped.
     pub(crate) fn generation(&self, key: LinkKey) -> u64 {
         self.links.get(key).map_or(0, |link| link.generation)
     }
@@ -255,7 +255,7 @@ impl Server {
         }
     }
 
-    /// A page of a list is no longer awaited.
+    /// Stops waiting for a page of a list.
     pub(crate) fn cancel_list_request(&mut self, key: LinkKey) {
         let pending = self.links.get(key).and_then(Link::as_stdio).and_then(Stdio::list_request);
         if let Some(id) = pending {

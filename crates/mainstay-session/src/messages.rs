@@ -121,7 +121,7 @@ pub(crate) fn restart_note(server: &str, after: Option<&Reason>) -> String {
     )
 }
 
-/// The answer to a call of a tool that the server no longer has.
+/// The answer to a call of a tool that the server had before.
 pub(crate) fn vanished(server: &str, tool: &str) -> String {
     format!(
         "the tool `{tool}` is no longer offered by `{server}`: it was there before the server was \

@@ -76,7 +76,7 @@ pub enum StreamNews {
     Said(u64, Bytes),
     /// The answer was added, and ends the stream.
     Answered(u64, Bytes),
-    /// The stream is not needed any more.
+    /// The stream is not needed.
     Over,
 }
 

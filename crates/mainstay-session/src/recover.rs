@@ -51,8 +51,8 @@ pub enum RelayNews {
 
 impl Server {
     /// Recovers a stream of an earlier daemon: after its session was restored, and before any run is attached. If
-    /// `is_relayed`, the daemon before this one may still finish the request. Returns false if there is no such
-    /// session.
+    /// `is_relayed`, the daemon before this one may still finish the request. Returns false if its
+    /// session is unknown.
     pub fn recover(&mut self, now: Instant, record: StreamRecord, is_relayed: bool) -> bool {
         let Some(session) = self.session(&record.key.session) else { return false };
         let Some(request) = record.request.clone() else {

@@ -116,7 +116,7 @@ pub(crate) enum Step {
     Send,
     /// Wait for the answer of the run that is up, which has it.
     Rejoin,
-    /// The run that had it is not there, or cannot answer any more: see [`Replay::missed`].
+    /// The run that had it is not there, or cannot answer: see [`Replay::missed`].
     Miss,
     /// Wait until the upstream state changes, but not longer than this.
     Wait(Instant),
@@ -131,7 +131,7 @@ pub(crate) enum Verdict {
     Down,
     /// The server did not come back within the hold.
     Late,
-    /// The server is gone for good.
+    /// The server was removed.
     Removed,
     /// The server stopped during the request; its effect is unknown.
     Unknown {

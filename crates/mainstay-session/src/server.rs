@@ -292,7 +292,7 @@ impl Server {
         self.store.remove_server(&self.name);
     }
 
-    /// The server is gone for this session. What is open is still answered; nothing else is sent.
+    /// The server was removed. What is open is still answered; nothing else is sent.
     pub(crate) fn retire(&mut self, now: Instant, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(key) else { return };
         session.life = Life::Over;

@@ -153,7 +153,7 @@ impl Session {
         self.known_run = record.run.unwrap_or_default();
     }
 
-    /// Whether it has ended. Nothing of it is stored any more.
+    /// Whether it has ended. Nothing of it is stored then.
     pub(crate) fn is_over(&self) -> bool {
         self.life != Life::Current
     }

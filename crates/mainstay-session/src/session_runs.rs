@@ -87,7 +87,7 @@ impl Server {
         }
     }
 
-    /// A session no longer has this run.
+    /// A session has lost this run.
     pub(crate) fn drop_own_run(&mut self, own_run: Option<&Availability>) {
         if let Some(run) = own_run.and_then(Availability::run) {
             self.drop_unneeded_link(run.link);

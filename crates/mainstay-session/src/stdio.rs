@@ -24,7 +24,7 @@ use tracing::debug;
 use self::interruption::Doubt;
 use crate::action::Action;
 use crate::calls::{Call, CallKey, Stage};
-use crate::exchange::{AttemptError, Failure};
+use crate::exchange::{AttemptError, CANCELLED, Failure};
 use crate::links::{Link, LinkKey, OwnPurpose, OwnRequest};
 use crate::record::Sent;
 use crate::server::Server;
@@ -324,7 +324,7 @@ impl Server {
         if stdio.pending.remove(&id).is_some() {
             let id = id.to_string();
             let id = Id::new(&id).expect("a number is an id");
-            self.notify_stdio(key, frame::cancelled(id, "nobody waits for it any more"));
+            self.notify_stdio(key, frame::cancelled(id, CANCELLED));
         }
     }
 

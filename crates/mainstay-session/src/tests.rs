@@ -201,7 +201,7 @@ impl TestServer {
         self.take_actions();
     }
 
-    /// Whether the run was told that nobody waits for the call.
+    /// Whether the call was cancelled at the run.
     pub(crate) fn is_cancelled(&self, call: &TestCall) -> bool {
         self.lines.iter().any(|line| line["params"]["requestId"] == call.run_id)
     }

@@ -1,4 +1,4 @@
-//! The deadlines of a server. A timer that is no longer needed may still fire: whatever it is for looks at its own
+//! The deadlines of a server. A timer may fire although it is not needed: whatever it is for looks at its own
 //! state first.
 
 use std::collections::BTreeSet;

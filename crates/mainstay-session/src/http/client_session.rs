@@ -203,7 +203,7 @@ impl Server {
         }
     }
 
-    /// The server does not know the session of a client any more.
+    /// The server has forgotten the session of a client.
     pub(crate) fn forget_upstream(&mut self, session: Option<SessionKey>, generation: u64) {
         let session = session.and_then(|session| self.sessions.get_mut(session));
         if let Some(session) = session.filter(|it| it.upstream.is_open_with(generation)) {

@@ -27,7 +27,7 @@ impl Server {
         self.operate(link, Purpose::Open(None), open);
     }
 
-    /// Continues in the session that an earlier daemon opened. A server that runs elsewhere may not know it any more.
+    /// Continues in the session that an earlier daemon opened. A server that runs elsewhere may have forgotten it.
     pub(crate) fn resume_own_session(
         &mut self,
         now: Instant,

@@ -10,8 +10,8 @@ const REQUEST_ID: usize = 64;
 /// What an event is called toward the client: its stream, its number there, and the request that the
 /// stream belongs to. A client resumes with the id of the last event that it got.
 ///
-/// The request is part of the id so that a client gets an answer to a request whose stream is
-/// no longer known.
+/// The request is part of the id so that a client gets an answer to a request whose stream was
+/// forgotten.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventId {
     pub(crate) stream: u64,

@@ -28,7 +28,7 @@ pub(crate) enum Recorded {
     Yes,
     /// The disk does not respond. It matters for requests that are about to be sent.
     NotYet,
-    /// Another daemon takes over, and this one must not act any more.
+    /// Another daemon takes over, and this one must not act.
     Never,
 }
 

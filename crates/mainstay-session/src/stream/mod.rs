@@ -64,7 +64,7 @@ pub enum Found<S> {
     Request(S, Start),
     /// Nothing: the event was the answer, or the client has cancelled the request.
     Over,
-    /// Nothing: the stream of this request is not known (any more).
+    /// Nothing: the stream of this request is unknown or was forgotten.
     Gone(Option<Arc<str>>),
 }
 

@@ -66,7 +66,7 @@ impl Server {
         }
     }
 
-    /// Removes a stream that is not needed any more, also from the journal.
+    /// Removes a stream, also from the journal.
     pub(crate) fn forget_stream(&mut self, key: StreamRef) {
         let journal = Journal { store: &*self.store, is_closed: self.is_frozen };
         if let Some(stream) = self.streams.get_mut(key) {
@@ -112,7 +112,7 @@ impl Server {
         }
     }
 
-    /// The session has ended: its streams can no longer be resumed. An answer that is there may still be read by the
+    /// The session has ended: its streams cannot be resumed. An answer that is there may still be read by the
     /// present reader.
     pub(crate) fn close_resumable_streams(&mut self, now: Instant, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(key) else { return };
@@ -130,7 +130,7 @@ impl Server {
         }
     }
 
-    /// The journal has nothing of a session any more, and gets nothing more of it.
+    /// The journal has forgotten a session, and gets nothing more of it.
     pub(crate) fn forget_journal(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get(key) else { return };
         for (_, stream) in &session.streams.all {
