@@ -12,10 +12,10 @@ use std::time::Duration;
 use mainstay_api::Listen;
 use mainstay_hold::limits::{FINISH_REQUESTS, FIRST_LISTENER, PASS_CONNECTIONS};
 use mainstay_hold::listeners;
+use mainstay_hold::socket_owners::SocketOwners;
 use mainstay_proxy::front::http::{
     self, Allowed, Callers, Config, ConnectionBudget, Drain, Limits, ListenerKind, Scope, Token,
 };
-use mainstay_proxy::sock_diag::SockDiag;
 use tokio::net::{TcpListener, UnixStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -293,7 +293,7 @@ fn choose_port(keeps_default: bool, is_free: impl Fn(u16) -> bool) -> u16 {
 
 /// The user who listens at an address, if that is known to be another one.
 fn other_owner(addr: SocketAddr) -> Option<u32> {
-    SockDiag::new(addr).listener(addr).filter(|uid| *uid != own_uid())
+    SocketOwners::new(addr).listener(addr).filter(|uid| *uid != own_uid())
 }
 
 /// A process that listens at an address, if this user can see it.

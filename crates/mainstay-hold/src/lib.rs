@@ -15,6 +15,7 @@ mod clock;
 mod codec;
 mod poll;
 mod procfs;
+mod sock_diag;
 
 pub mod cgroup;
 pub mod descriptors;
@@ -29,6 +30,7 @@ pub mod record;
 pub mod shim;
 pub mod shim_search;
 pub mod socket;
+pub mod socket_owners;
 pub mod tcp;
 pub mod tree;
 pub mod wire;

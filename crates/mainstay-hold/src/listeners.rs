@@ -1,42 +1,17 @@
 //! The TCP sockets that listen on this machine, and the processes that have them open.
 //!
-//! The kernel lists listening sockets by port (netlink `sock_diag`). Where netlink is blocked, as in some
-//! sandboxes, `/proc/net/tcp` has the same information. A socket is identified by its inode, which
-//! `/proc/PID/fd` names too.
+//! A socket is identified by its inode, which `/proc/PID/fd` names too.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
-use rustix::net::netlink::{self, SocketAddrNetlink};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use crate::procfs;
-use crate::record::if_exists;
-
-/// Lengths of `struct nlmsghdr`, of `struct inet_diag_req_v2` and of `struct inet_diag_msg`.
-const HEADER: usize = 16;
-const REQUEST: usize = 56;
-const REPLY: usize = 72;
-
-/// Message types and flags.
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
-const SOCK_DIAG_BY_FAMILY: u16 = 20;
-const NLM_F_REQUEST_DUMP: u16 = 0x301;
-
-/// The attribute for IPv6 sockets that refuse IPv4.
-const INET_DIAG_SKV6ONLY: u16 = 11;
-
-const AF_INET: u8 = 2;
-const AF_INET6: u8 = 10;
-const IPPROTO_TCP: u8 = 6;
-
-/// The state of a listening socket.
-const LISTEN: u8 = 10;
+use crate::sock_diag::{self, AF_INET, AF_INET6, Query, Reply, TcpSocket, is_shortage};
 
 /// Larger than any message of a dump.
 const BUFFER: usize = 32 * 1024;
@@ -55,6 +30,13 @@ pub struct Listener {
 }
 
 impl Listener {
+    /// None if the socket does not listen on this port.
+    fn of(found: &TcpSocket, port: u16) -> Option<Self> {
+        let TcpSocket { ends, is_listening, v6_only, uid, inode } = *found;
+        let ip = ends.local.ip();
+        (is_listening && ends.local.port() == port).then_some(Self { ip, v6_only, inode, uid })
+    }
+
     /// Which of these sockets accept a connection to an address of this machine. There are several if they
     /// share the address (`SO_REUSEPORT`).
     ///
@@ -105,10 +87,7 @@ pub fn owners(inodes: &BTreeSet<u64>) -> io::Result<Vec<u32>> {
 
 /// Lists the sockets through netlink.
 fn dump(port: u16) -> io::Result<Vec<Listener>> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let protocol = Some(netlink::SOCK_DIAG);
-    let family = AddressFamily::NETLINK;
-    let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, protocol)?;
+    let socket = sock_diag::open()?;
     let mut listed = Vec::new();
     let mut buffer = vec![0; BUFFER];
     for (sequence, family) in [(1, AF_INET), (2, AF_INET6)] {
@@ -129,134 +108,22 @@ fn dump_family(
     buffer: &mut [u8],
     listed: &mut Vec<Listener>,
 ) -> Result<(), Errno> {
-    let kernel = SocketAddrNetlink::new(0, 0);
-    rustix::net::sendto(socket, &request(sequence, family, port), SendFlags::empty(), &kernel)?;
+    sock_diag::send(socket, sequence, Query::Listeners { family, port })?;
     loop {
-        // The kernel replies synchronously.
-        let (read, _) = rustix::net::recv(socket, &mut *buffer, RecvFlags::empty())?;
-        if read_dump(&buffer[..read], sequence, port, listed)? {
-            return Ok(());
-        }
-    }
-}
-
-fn request(sequence: u32, family: u8, port: u16) -> [u8; HEADER + REQUEST] {
-    let mut message = [0; HEADER + REQUEST];
-    let mut put = |at: usize, bytes: &[u8]| message[at..at + bytes.len()].copy_from_slice(bytes);
-    put(0, &u32::try_from(HEADER + REQUEST).expect("it is short").to_ne_bytes());
-    put(4, &SOCK_DIAG_BY_FAMILY.to_ne_bytes());
-    put(6, &NLM_F_REQUEST_DUMP.to_ne_bytes());
-    put(8, &sequence.to_ne_bytes());
-    put(HEADER, &[family, IPPROTO_TCP]);
-    put(HEADER + 4, &(1_u32 << LISTEN).to_ne_bytes());
-    put(HEADER + 8, &port.to_be_bytes());
-    message
-}
-
-/// Reads one packet of a dump. Returns whether the dump is complete.
-fn read_dump(
-    mut packet: &[u8],
-    sequence: u32,
-    port: u16,
-    listed: &mut Vec<Listener>,
-) -> Result<bool, Errno> {
-    while packet.len() >= HEADER {
-        let length = bytes_at(packet, 0).map(u32::from_ne_bytes).unwrap_or_default();
-        let length = usize::try_from(length).unwrap_or_default();
-        let Some(message) = packet.get(..length).filter(|message| message.len() >= HEADER) else {
-            return Err(Errno::BADMSG);
-        };
-        let is_reply = bytes_at(message, 8).map(u32::from_ne_bytes) == Some(sequence);
-        match bytes_at(message, 4).map(u16::from_ne_bytes) {
-            _ if !is_reply => {}
-            Some(NLMSG_DONE) => return Ok(true),
-            Some(NLMSG_ERROR) => {
-                let code = bytes_at(message, HEADER).map(i32::from_ne_bytes).unwrap_or_default();
-                return Err(Errno::from_raw_os_error(code.saturating_neg().max(1)));
+        for reply in sock_diag::receive(socket, buffer, sequence)? {
+            match reply {
+                Reply::Found(found) => listed.extend(Listener::of(&found, port)),
+                Reply::Failed(error) => return Err(error),
+                Reply::Done => return Ok(()),
             }
-            Some(SOCK_DIAG_BY_FAMILY) => listed.extend(listener(&message[HEADER..], port)),
-            _ => {}
         }
-        // Messages are aligned to 4 bytes.
-        packet = packet.get(length.next_multiple_of(4)..).unwrap_or_default();
-    }
-    Ok(false)
-}
-
-/// Parses `struct inet_diag_msg` and its attributes.
-fn listener(body: &[u8], port: u16) -> Option<Listener> {
-    let ip: IpAddr = match *body.first()? {
-        AF_INET => bytes_at::<4>(body, 8)?.into(),
-        AF_INET6 => bytes_at::<16>(body, 8)?.into(),
-        _ => return None,
-    };
-    let listens = body.get(1) == Some(&LISTEN) && u16::from_be_bytes(bytes_at(body, 4)?) == port;
-    let uid = u32::from_ne_bytes(bytes_at(body, 64)?);
-    let inode = u32::from_ne_bytes(bytes_at(body, 68)?).into();
-    let v6_only = attribute(body.get(REPLY..)?, INET_DIAG_SKV6ONLY) == Some(1);
-    listens.then_some(Listener { ip, v6_only, inode, uid })
-}
-
-/// The first byte of an attribute.
-fn attribute(mut all: &[u8], wanted: u16) -> Option<u8> {
-    loop {
-        let length = usize::from(u16::from_ne_bytes(bytes_at(all, 0)?));
-        if u16::from_ne_bytes(bytes_at(all, 2)?) == wanted {
-            return all.get(4).copied().filter(|_| length > 4);
-        }
-        all = all.get(length.max(4).next_multiple_of(4)..)?;
     }
 }
 
 /// Lists the sockets from `/proc`, which does not show whether an IPv6 socket refuses IPv4.
 fn tables(port: u16) -> io::Result<Vec<Listener>> {
-    let mut listed = in_table(&fs::read_to_string("/proc/net/tcp")?, port);
-    // It does not exist on a machine without IPv6.
-    if let Some(table) = if_exists(fs::read_to_string("/proc/net/tcp6"))? {
-        listed.extend(in_table(&table, port));
-    }
-    Ok(listed)
-}
-
-fn in_table(table: &str, port: u16) -> Vec<Listener> {
-    let rows = table.lines().skip(1).filter_map(|line| {
-        let mut columns = line.split_ascii_whitespace().skip(1);
-        let local = columns.next().and_then(table_addr)?;
-        let is_listening = u8::from_str_radix(columns.nth(1)?, 16).ok()? == LISTEN;
-        let mut columns = columns.skip(3);
-        let uid = columns.next()?.parse().ok()?;
-        let inode = columns.nth(1)?.parse().ok()?;
-        let listener = Listener { ip: local.ip(), v6_only: false, inode, uid };
-        (is_listening && local.port() == port).then_some(listener)
-    });
-    rows.collect()
-}
-
-/// Parses an address of the table: 32-bit words in native byte order.
-fn table_addr(text: &str) -> Option<SocketAddr> {
-    let (ip, port) = text.split_once(':')?;
-    let port = u16::from_str_radix(port, 16).ok()?;
-    let mut octets = [0; 16];
-    for (at, octets) in octets.chunks_exact_mut(4).enumerate().take(ip.len() / 8) {
-        let word = u32::from_str_radix(ip.get(at * 8..at * 8 + 8)?, 16).ok()?;
-        octets.copy_from_slice(&word.to_ne_bytes());
-    }
-    let ip: IpAddr = match ip.len() {
-        8 => bytes_at::<4>(&octets, 0)?.into(),
-        32 => octets.into(),
-        _ => return None,
-    };
-    Some(SocketAddr::new(ip, port))
-}
-
-fn bytes_at<const N: usize>(of: &[u8], at: usize) -> Option<[u8; N]> {
-    of.get(at..at + N)?.try_into().ok()
-}
-
-/// Whether it may work in a moment.
-fn is_shortage(error: &io::Error) -> bool {
-    let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS];
-    shortages.map(|errno| Some(errno.raw_os_error())).contains(&error.raw_os_error())
+    let all = sock_diag::in_proc()?;
+    Ok(all.iter().filter_map(|found| Listener::of(found, port)).collect())
 }
 
 #[cfg(test)]
@@ -329,35 +196,9 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_only_sockets_are_distinguished_from_dual_stack_ones() {
+    fn a_dual_stack_socket_does_not_refuse_ipv4() {
         let both = TcpListener::bind("[::]:0").unwrap();
-        let port = both.local_addr().unwrap().port();
-        let listed = dump(port).unwrap();
+        let listed = dump(both.local_addr().unwrap().port()).unwrap();
         assert_eq!((ips(&listed), listed[0].v6_only), (vec!["::".to_owned()], false));
-        let body = |only: u8| {
-            let mut body = vec![0; REPLY];
-            (body[0], body[1]) = (AF_INET6, LISTEN);
-            body[4..6].copy_from_slice(&80_u16.to_be_bytes());
-            for attribute in [[1_u8, 0], [11, only]] {
-                body.extend(5_u16.to_ne_bytes());
-                body.extend(u16::from(attribute[0]).to_ne_bytes());
-                body.extend([attribute[1], 0, 0, 0]);
-            }
-            body
-        };
-        assert_eq!(listener(&body(1), 80).map(|found| found.v6_only), Some(true));
-        assert_eq!(listener(&body(0), 80).map(|found| found.v6_only), Some(false));
-        assert_eq!(listener(&body(0), 81), None);
-    }
-
-    #[test]
-    fn truncated_replies_are_errors_or_empty() {
-        let mut message = vec![0; HEADER];
-        message[..4].copy_from_slice(&100_u32.to_ne_bytes());
-        assert_eq!(read_dump(&message, 0, 1, &mut Vec::new()), Err(Errno::BADMSG));
-        for length in 0..REPLY {
-            assert_eq!(listener(&vec![AF_INET; length], 1), None);
-        }
-        assert_eq!(in_table("x\n 0: 0100007F:1F40", 8000), []);
     }
 }

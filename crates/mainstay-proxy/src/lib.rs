@@ -14,7 +14,6 @@ mod catch_panic;
 pub mod front;
 mod intake_gate;
 mod server;
-pub mod sock_diag;
 mod store;
 
 pub use catch_panic::CatchPanic;

@@ -8,10 +8,9 @@ use std::sync::{Arc, Mutex};
 
 use hyper::header::{AUTHORIZATION, HeaderMap};
 use mainstay_core::lock;
+use mainstay_hold::socket_owners::SocketOwners;
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConstantTimeEq as _};
-
-use crate::sock_diag::SockDiag;
 
 /// Every token begins with this.
 const PREFIX: &str = "mst_";
@@ -73,7 +72,7 @@ impl Callers {
 pub(super) struct CallerLookup {
     callers: Callers,
     /// `None` if the result does not depend on the owner.
-    owners: Option<SockDiag>,
+    owners: Option<SocketOwners>,
     is_public: bool,
 }
 
@@ -82,7 +81,7 @@ impl CallerLookup {
     pub(super) fn new(callers: Callers, listener: Option<SocketAddr>) -> Self {
         let loopback = listener.filter(|addr| addr.ip().to_canonical().is_loopback());
         let asked = loopback.filter(|_| !callers.allow_other_users);
-        Self { owners: asked.map(SockDiag::new), callers, is_public: loopback.is_none() }
+        Self { owners: asked.map(SocketOwners::new), callers, is_public: loopback.is_none() }
     }
 
     /// The caller of a connection between these two addresses.
