@@ -31,12 +31,6 @@ pub struct Grace {
     pub total: Duration,
 }
 
-impl Default for Grace {
-    fn default() -> Self {
-        Self { every: Duration::from_millis(200), total: Duration::from_secs(8) }
-    }
-}
-
 /// Why a request has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {

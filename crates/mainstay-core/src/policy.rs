@@ -11,6 +11,9 @@ use crate::text::duration;
 /// The maximum of all durations: 10 years, far below the overflow of a clock.
 pub(crate) const LONGEST: Duration = Duration::from_secs(315_576_000);
 
+/// The longest stop timeout, because `daemon stop` waits for all servers.
+pub const LONGEST_STOP_TIMEOUT: Duration = Duration::from_secs(90);
+
 /// The restart policy of one server. The default schedule: at once, then
 /// after 5, 10, 20, 40, 60, 60, 60, 60 and 60 seconds, then give up. In a valid spec no duration is
 /// longer than 10 years.
@@ -41,7 +44,8 @@ pub struct RestartPolicy {
     #[serde(with = "duration")]
     #[schemars(with = "String")]
     pub start_timeout: Duration,
-    /// How long a server may take to end after TERM before it is killed.
+    /// How long a server may take to end after TERM before it is killed; at most 90 seconds in a
+    /// valid spec.
     #[serde(with = "duration")]
     #[schemars(with = "String")]
     pub stop_timeout: Duration,
@@ -78,14 +82,13 @@ impl RestartPolicy {
         }
     }
 
-    /// Its durations, each with the name of its field.
-    pub(crate) fn durations(&self) -> [(&'static str, Duration); 5] {
+    /// The durations with a limit of 10 years, each with the name of its field.
+    pub(crate) fn durations(&self) -> [(&'static str, Duration); 4] {
         [
             ("initial", self.initial),
             ("cap", self.cap),
             ("stable_after", self.stable_after),
             ("start_timeout", self.start_timeout),
-            ("stop_timeout", self.stop_timeout),
         ]
     }
 }

@@ -23,7 +23,7 @@ pub use self::container::{
 pub use self::proxy::{ProxyProblem, ProxySettings};
 pub use self::remote::{HeaderError, HeaderName, HeaderValue, RemoteSpec, RemoteUrl, UrlError};
 use self::stored::Stored;
-use crate::policy::LONGEST;
+use crate::policy::{LONGEST, LONGEST_STOP_TIMEOUT};
 use crate::{RestartPolicy, ServerName};
 
 /// Engines refuse to start a container with less.
@@ -213,6 +213,9 @@ pub enum SpecError {
     /// A duration is absurdly long.
     #[error("`restart.{field}` of server `{name}` is longer than 10 years")]
     TooLong { name: ServerName, field: &'static str },
+    /// `daemon stop` would not wait for it.
+    #[error("`restart.stop_timeout` of server `{0}` is too long: give at most 90s")]
+    LongStop(ServerName),
     /// A start that may take no time could never succeed.
     #[error("`restart.start_timeout` of server `{0}` must be above zero")]
     NoTimeToStart(ServerName),
@@ -324,6 +327,9 @@ impl ServerSpec {
         let too_long = |(field, duration)| (duration > LONGEST).then_some(field);
         if let Some(field) = self.restart.durations().into_iter().find_map(too_long) {
             return Err(SpecError::TooLong { name: self.name.clone(), field });
+        }
+        if self.restart.stop_timeout > LONGEST_STOP_TIMEOUT {
+            return Err(SpecError::LongStop(self.name.clone()));
         }
         if self.restart.start_timeout.is_zero() {
             return Err(SpecError::NoTimeToStart(self.name.clone()));

@@ -28,9 +28,9 @@ const TRIM: Duration = Duration::from_secs(15);
 const SWEEP_ENTRIES: Duration = Duration::from_secs(10);
 
 /// How often the clocks are compared; a jump between them is a host that slept.
-const PULSE: Duration = Duration::from_secs(2);
+const CLOCK_CHECK: Duration = Duration::from_secs(2);
 
-/// After this many pulses, runs are compared with the lists of the engines, so that a change without an event is noticed
+/// After this many checks, runs are compared with the lists of the engines, so that a change without an event is noticed
 /// within 10 seconds.
 const RECONCILE: u32 = 4;
 
@@ -54,12 +54,12 @@ pub(crate) async fn pass_on_news(
 
 /// Compares runs with the lists of the engines, periodically and when the host has slept.
 pub(crate) async fn keep_watch(engines: &Engines, registry: &Registry) -> Infallible {
-    let mut pulse = interval(PULSE);
-    pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut check = interval(CLOCK_CHECK);
+    check.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut slept = clock::slept();
     let mut count = 0;
     loop {
-        pulse.tick().await;
+        check.tick().await;
         count += 1;
         let resumed = clock::slept().saturating_sub(slept) > SLEPT;
         if resumed {

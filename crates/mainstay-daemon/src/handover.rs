@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 
 use mainstay_api::{ApiError, ErrorKind, Listen};
+use mainstay_core::LONGEST_STOP_TIMEOUT;
 use mainstay_hold::holder::HolderEvent;
-use mainstay_hold::limits::{ANSWER, SETTLE, SUPERSEDED_CHECK};
+use mainstay_hold::limits::{ANSWER, SETTLE, STOP_TIMEOUT, SUPERSEDED_CHECK};
 use mainstay_proxy::Servers;
 use mainstay_proxy::front::DURABLE;
 use tokio::signal::unix::{SignalKind, signal};
@@ -32,6 +33,8 @@ use crate::{Config, RunError, inspect, listen};
 
 // A request is in the journal before the old daemon stops waiting for it.
 const _: () = assert!(DURABLE.as_millis() < SETTLE.as_millis());
+// The end of a daemon waits for the slowest server.
+const _: () = assert!(LONGEST_STOP_TIMEOUT.as_millis() == STOP_TIMEOUT.as_millis());
 
 /// The first step of the new daemon: checks that it can serve, and waits until the old one has handed over. Returns
 /// false if the old one continues instead.

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
-use std::time::Duration;
 
 use mainstay_core::panics;
+use mainstay_hold::limits::FLUSH_LOG;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::prelude::*;
@@ -22,9 +22,6 @@ const MAX_BYTES: u64 = 5 * 1024 * 1024;
 
 /// Lines that wait for the disk; further lines are dropped.
 const QUEUE: usize = 4096;
-
-/// How long a shutdown waits for the last lines.
-const FLUSH: Duration = Duration::from_millis(500);
 
 /// Sends traces to standard error or to the log file. The log must be flushed before the daemon exits.
 pub(crate) fn set_up(config: &Config) -> io::Result<Log> {
@@ -88,12 +85,12 @@ impl Log {
         Ok(Self { lines })
     }
 
-    /// Waits until the lines so far are written, for at most [`FLUSH`].
+    /// Waits until the lines so far are written, for at most [`FLUSH_LOG`].
     pub(crate) fn flush(&self) {
         let (written, done) = sync_channel(0);
         if self.lines.try_send(Line::Flush(written)).is_ok() {
             // Nothing is sent; the channel closes when the lines are written.
-            done.recv_timeout(FLUSH).ok();
+            done.recv_timeout(FLUSH_LOG).ok();
         }
     }
 }

@@ -11,12 +11,13 @@ mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use mainstay_api::{ApiError, Around, ErrorKind};
 use mainstay_core::supervisor::Event;
 use mainstay_core::{RunId, RunKey, ServerName, ServerSpec, Status, Wanted, WorkloadKind};
 use mainstay_engine::{Found, News, StartError};
+use mainstay_hold::limits::{ACKNOWLEDGE, STOP_SERVER};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -27,9 +28,6 @@ use crate::listen;
 use crate::snapshot::Snapshot;
 use crate::startup::inherited::Inherited;
 use crate::state::store::{StoreError, Stored};
-
-/// How much longer than a server's own stop timeout a stop may take before it is reported as late.
-const STOP_SLACK: Duration = Duration::from_secs(10);
 
 /// The servers. Clones share them.
 #[derive(Clone)]
@@ -204,7 +202,7 @@ impl Registry {
                     shown.created_at == created_at && shown.info().status != Status::Stopped
                 };
                 // A driver that has ended publishes nothing more.
-                timeout(change::ACKNOWLEDGE, handle.view.clone().wait_for(is_done)).await.ok();
+                timeout(ACKNOWLEDGE, handle.view.clone().wait_for(is_done)).await.ok();
                 for (own, handle) in self.session_runs_of(&name) {
                     let spec = ServerSpec { name: own, ..server.spec.clone() };
                     let own = Stored { spec, ..server.clone() };
@@ -305,7 +303,7 @@ impl Registry {
     pub(crate) async fn retire(&self) {
         let handles = self.everything();
         let longest = handles.iter().map(|handle| handle.view.borrow().spec.restart.stop_timeout);
-        let limit = longest.max().unwrap_or_default().saturating_add(STOP_SLACK);
+        let limit = longest.max().unwrap_or_default().saturating_add(STOP_SERVER);
         for handle in &handles {
             handle.send(Event::Retire).await;
         }

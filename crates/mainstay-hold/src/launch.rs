@@ -15,9 +15,6 @@ use crate::codec::{Field, Reader, encoded, put_bytes};
 /// How many bytes of unconsumed output a shim keeps by default.
 pub const DEFAULT_OUTPUT_RING: u32 = 1024 * 1024;
 
-/// How long a shim whose run is over waits for a daemon by default.
-pub const DEFAULT_LINGER: Duration = Duration::from_secs(60);
-
 /// What the environment of a shim (not of its server) should hold, so that the allocator of glibc
 /// gives the memory of a burst back to the system.
 pub const SHIM_ENV: [(&str, &str); 2] =

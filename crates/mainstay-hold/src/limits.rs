@@ -2,8 +2,7 @@
 //!
 //! Holder, daemon and commands wait for each other, so a limit of one must fit between limits of the others. The
 //! assertions below say how, and a change that breaks one of them does not compile. The table is in this crate because
-//! all three depend on it. The proxy does not: the daemon passes it the limits that concern connections and requests.
-//! How often something is polled is said where it is polled.
+//! all of them depend on it. How often something is polled is said where it is polled.
 
 use std::time::Duration;
 
@@ -23,6 +22,16 @@ pub const START: Duration = s(30);
 pub const HOLDER_LOCK: Duration = s(3);
 /// The daemon waits this long for the first listener to be bound, so that commands know the address.
 pub const FIRST_LISTENER: Duration = ms(200);
+/// `connect` waits this long before it starts a daemon again that could not be started.
+pub const START_RETRY: Duration = s(10);
+/// A shim reports within this time whether it has started its server.
+pub const SHIM_START: Duration = s(10);
+/// A shim answers a daemon within this time.
+pub const SHIM_ANSWER: Duration = s(5);
+/// A starting daemon waits this long for the numbers of earlier daemons that shims know.
+pub const SHIM_NUMBERS: Duration = s(2);
+/// A shim restores its run directory within this time, or ends its run. Daemons wait for it as long.
+pub const SHIM_RESTORE: Duration = s(3);
 
 // Restart after a death
 
@@ -54,6 +63,12 @@ pub const TAKE_OVER: Duration = s(10);
 pub const HOLDER_RETRY: Duration = s(5);
 /// A daemon checks this often whether a later one has registered.
 pub const SUPERSEDED_CHECK: Duration = s(5);
+/// Commands and `connect` expect a daemon that was killed to be back within this time.
+pub const RESTART_GRACE: Duration = s(8);
+/// The same if the last daemons have failed, and a command only checks whether one runs.
+pub const FAILING_GRACE: Duration = s(1);
+/// `connect` keeps a message this long while no daemon runs.
+pub const CONNECT_HOLD: Duration = s(45);
 
 // Reload and update, in the order of their steps
 
@@ -76,6 +91,8 @@ pub const ANSWER: Duration = ms(100);
 pub const SETTLE: Duration = ms(600);
 /// Connections are idle, or in the middle of a response that can be passed on, within this time.
 pub const PASS_CONNECTIONS: Duration = ms(900);
+/// Messages of 0.1.0's `connect` that are being sent have arrived within this time.
+pub const LAST_MESSAGES: Duration = ms(200);
 /// Connections of 0.1.0's `connect` are closed properly within this time.
 pub const FAREWELL: Duration = ms(100);
 /// The old daemon reports this long after it was asked to hand over, even if the disk does not respond.
@@ -101,6 +118,24 @@ pub const RELAY_END: Duration = s(5);
 /// A daemon that has handed over exits within this time, or is killed.
 pub const LEAVE: Duration = s(630);
 
+// Stop of a server
+
+/// A driver handles a message within this time.
+pub const ACKNOWLEDGE: Duration = s(1);
+/// The longest stop timeout that a server may have.
+pub const STOP_TIMEOUT: Duration = s(90);
+/// Killed processes end within this time. Only processes that are stuck in the kernel need longer.
+pub const KILL_SERVER: Duration = s(10);
+/// The cgroup of a run is empty within this time after its last known process has ended.
+pub const EMPTY_CGROUP: Duration = s(2);
+/// A server stops this long after its stop timeout at the latest; otherwise it is reported as late.
+pub const STOP_SERVER: Duration = s(13);
+/// A server that is removed waits this long for the removal of its entries in clients' files. Commands report as long
+/// what became of entries.
+pub const REMOVE_ENTRIES: Duration = s(8);
+/// A shim whose run is over waits this long for a daemon that reads how it ended.
+pub const LINGER: Duration = s(60);
+
 // Stop
 
 /// A daemon that got a signal begins to end within this time, or is killed.
@@ -109,6 +144,10 @@ pub const REACT_TO_SIGNAL: Duration = s(10);
 pub const FINISH_REQUESTS: Duration = s(5);
 /// Each of the last things (commands, sessions, events, the log) is written within this time.
 pub const FLUSH: Duration = s(2);
+/// The journal is written within this time, which is a part of the one for all stores.
+pub const FLUSH_JOURNAL: Duration = s(1);
+/// The last lines of the log are written within this time.
+pub const FLUSH_LOG: Duration = ms(500);
 /// `daemon stop` waits this long for the end of the daemon and its servers.
 pub const STOP_COMMAND: Duration = s(120);
 /// A daemon that ends has stopped its servers and exited within this time, or is killed.
@@ -129,8 +168,17 @@ const _: () = assert!(is_below(&[PULSE, PULSE, PULSE], HUNG));
 const _: () = assert!(is_below(&[WITHOUT_SOCKET], HOLDER_EXIT));
 // A new holder gets the lock of a killed one, and has the daemon, before anyone gives up.
 const _: () = assert!(is_below(&[HOLDER_LOCK], TAKE_OVER) && is_below(&[TAKE_OVER], LAST_HOLDER));
-// The steps of a hand-over end in this order: settle, pass connections, report; then kill, roll back.
-const _: () = assert!(is_below(&[SETTLE], PASS_CONNECTIONS));
+// A daemon that has to wait for shims is ready in time, for the holder and for commands.
+const _: () = assert!(is_below(&[SHIM_NUMBERS, SHIM_RESTORE, SHIM_ANSWER, FIRST_LISTENER], START));
+const _: () = assert!(is_below(&[SHIM_NUMBERS, SHIM_RESTORE, FIRST_LISTENER], RESTART_GRACE));
+const _: () =
+    assert!(is_below(&[FAILING_GRACE], RESTART_GRACE) && is_below(&[RESTART_GRACE], SERVE));
+// Commands and `connect` outlast the longest pause while they wait, and `connect` a start of the daemon.
+const _: () = assert!(is_below(&[MAX_PAUSE_OF_CLIENT], RESTART_GRACE));
+const _: () = assert!(is_below(&[START_RETRY, START], CONNECT_HOLD));
+// The steps of a hand-over end in this order: settle, pass connections, report; then kill, roll back. Every step
+// between the last connection and the report ends at REPORT.
+const _: () = assert!(is_below(&[SETTLE], PASS_CONNECTIONS) && is_below(&[LAST_MESSAGES], SETTLE));
 const _: () = assert!(is_below(&[STILL_QUIET, ANSWER, PASS_CONNECTIONS, FAREWELL], REPORT));
 const _: () = assert!(is_below(&[REPORT], HAND_OVER) && is_below(&[HAND_OVER], SERVE));
 // The command sees a roll-back: the hand-over, the failure of the new daemon, the start of the old program.
@@ -139,9 +187,18 @@ const _: () = assert!(is_below(&[HAND_OVER, SERVE, SERVE], SUCCESSION));
 const _: () = assert!(is_below(&[STABLE], TRIAL) && is_below(&[HUNG], TRIAL));
 // Calls are relayed even if the new daemon is slow to serve, and to their end.
 const _: () = assert!(is_below(&[HAND_OVER, SERVE], RELAY_CONNECT) && is_below(&[RELAY], LEAVE));
-// A daemon that ends may answer and write, and `daemon stop` reports that it is slow before it is killed.
-const _: () = assert!(is_below(&[FINISH_REQUESTS, FLUSH, FLUSH, FLUSH, FLUSH], STOP_COMMAND));
-const _: () = assert!(is_below(&[STOP_COMMAND], END));
+// A shim has given up on processes before its server is late, and so has a removal on clients' files.
+const _: () = assert!(is_below(&[KILL_SERVER, EMPTY_CGROUP], STOP_SERVER));
+const _: () = assert!(is_below(&[REMOVE_ENTRIES, ACKNOWLEDGE], STOP_SERVER));
+// The end of a run is kept until the next daemon is ready.
+const _: () = assert!(is_below(&[MAX_PAUSE_OF_CLIENT, SERVE], LINGER));
+// The journal is part of what is written within FLUSH.
+const _: () = assert!(is_below(&[FLUSH_JOURNAL], FLUSH));
+// The steps of a stop, in their order: answer requests, refuse changes, stop servers, finish commands, write session
+// files, write stores, end threads, write the log. `daemon stop` reports that it is slow before the daemon is killed.
+const STOP_STEPS: [Duration; 9] =
+    [FINISH_REQUESTS, FLUSH, STOP_TIMEOUT, STOP_SERVER, FLUSH, FLUSH, FLUSH, FLUSH, FLUSH_LOG];
+const _: () = assert!(is_below(&STOP_STEPS, STOP_COMMAND) && is_below(&[STOP_COMMAND], END));
 // Restarts slow down, but a client that waits is served sooner.
 const _: () = assert!(is_below(&[FIRST_PAUSE], MAX_PAUSE_OF_CLIENT));
 const _: () = assert!(is_below(&[MAX_PAUSE_OF_CLIENT], MAX_PAUSE));

@@ -45,7 +45,6 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use rustix::fs::{AtFlags, statat, unlinkat};
 use rustix::io::Errno;
@@ -58,11 +57,9 @@ use self::run::Run;
 use self::server::Server;
 use crate::cgroup::{self, RunCgroup};
 use crate::launch::{Failure, Launch, Report};
+use crate::limits::EMPTY_CGROUP;
 use crate::tree::{self, Process};
 use crate::{clock, descriptors, process_record, procfs, record, socket};
-
-/// How long the end of a run waits for its cgroup to be empty, when no descendant is left or killing was given up.
-const SHIM_CGROUP_LIMIT: Duration = Duration::from_secs(2);
 
 /// How far the directory of a run is below what surrounds the run directory: `run/runs/SERVER/GENERATION`.
 const RUN_DIR_DEPTH: usize = 4;
@@ -201,7 +198,7 @@ impl Claim {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, "another shim lives here"));
         }
         // If this fails, the record stays, and this run gets no cgroup.
-        let _stays = cgroup::end_recorded(run_dir, SHIM_CGROUP_LIMIT);
+        let _stays = cgroup::end_recorded(run_dir, EMPTY_CGROUP);
         claim.clear();
         let listener = claim.occupy()?;
         Ok((claim, listener))
@@ -274,7 +271,7 @@ impl Claim {
     fn end_cgroup(&mut self) {
         // Processes that survive KILL keep it. Its record stays, so the guard and the next daemon try again.
         if let Some(cgroup) = self.cgroup.take()
-            && cgroup.end(SHIM_CGROUP_LIMIT).is_ok()
+            && cgroup.end(EMPTY_CGROUP).is_ok()
             && self.is_ours()
         {
             cgroup::remove_record(self.dir.as_fd());

@@ -18,6 +18,7 @@ use mainstay_api::{
     connect_with_restart_grace,
 };
 use mainstay_core::ServerName;
+use mainstay_hold::limits::{FAILING_GRACE, RESTART_GRACE};
 use mainstay_hold::shim_search::run_dirs_of_shims;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -31,6 +32,9 @@ use crate::launch::{Launch, RUN_VARIABLE};
 
 /// Part of a daemon's error for an unknown request.
 const NOT_UNDERSTOOD: &str = "the request cannot be understood";
+
+/// How long to wait for a daemon that is being started or replaced.
+pub(crate) const GRACE: Grace = Grace { every: Duration::from_millis(200), total: RESTART_GRACE };
 
 /// The daemon of one instance.
 #[derive(Debug, Clone)]
@@ -115,7 +119,7 @@ impl Remote {
         name: &ServerName,
         waited: Duration,
     ) -> Result<tokio::net::UnixStream, CliError> {
-        let managed = self.instance.is_managed() && waited < Grace::default().total;
+        let managed = self.instance.is_managed() && waited < GRACE.total;
         match self.start {
             Start::With(_) if !managed => self.http(name).await,
             Start::With(_) | Start::Forbidden | Start::InsideServer => {
@@ -179,14 +183,14 @@ impl Remote {
     /// Connects to the daemon if there is one. Never starts it. While a holder has the lock of the instance, the
     /// socket is absent only for a moment: it was removed and is bound again, or its daemon is ending.
     async fn probe(&self) -> Result<Option<Connection>, CliError> {
-        let deadline = Instant::now() + Grace::default().total;
+        let deadline = Instant::now() + GRACE.total;
         loop {
             match connect_if_present(&|| self.dial(), self.short_grace()).await {
                 Ok(connection) => return Ok(Some(connection)),
                 Err(error) if !error.is_absence() => return Err(self.error(error)),
                 Err(_) if self.holder().is_none() => return Ok(None),
                 Err(error) if Instant::now() >= deadline => return Err(self.error(error)),
-                Err(_) => sleep(Grace::default().every).await,
+                Err(_) => sleep(GRACE.every).await,
             }
         }
     }
@@ -245,8 +249,7 @@ impl Remote {
     /// Connects, or starts the daemon. A launch has no effect while another daemon is starting, or still has the state
     /// directory while it ends. Both are then retried within the grace period.
     async fn connect_or_launch(&self, launch: &Launch) -> Result<Connection, CliError> {
-        let grace = Grace::default();
-        let deadline = Instant::now() + grace.total;
+        let deadline = Instant::now() + GRACE.total;
         loop {
             let absence = match self.connect_existing().await {
                 Ok(connection) => return Ok(connection),
@@ -262,18 +265,18 @@ impl Remote {
                     |machine| CliError::OtherMachine { host_name: machine.host_name },
                 ));
             }
-            sleep(grace.every).await;
+            sleep(GRACE.every).await;
         }
     }
 
     /// Connects to a listening holder or daemon. Fails at once if there is none.
     async fn connect_existing(&self) -> Result<Connection, CallError> {
-        connect_if_present(&|| self.dial(), Grace::default()).await
+        connect_if_present(&|| self.dial(), GRACE).await
     }
 
     /// Connects to a daemon that is running or starting.
     async fn connect_when_started(&self) -> Result<Connection, CallError> {
-        connect_with_restart_grace(&|| self.dial(), Grace::default()).await
+        connect_with_restart_grace(&|| self.dial(), GRACE).await
     }
 
     fn dial(&self) -> io::Result<UnixStream> {
@@ -297,9 +300,9 @@ impl Remote {
 
     /// How long to wait for a daemon if only its presence is queried.
     fn short_grace(&self) -> Grace {
-        let usual = Grace::default();
+        let usual = GRACE;
         match self.failure_report() {
-            Some(_) => Grace { total: Duration::from_secs(1), ..usual },
+            Some(_) => Grace { total: FAILING_GRACE, ..usual },
             None => usual,
         }
     }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 
+const GRACE: Grace = Grace { every: Duration::from_millis(200), total: Duration::from_secs(8) };
 const QUICK: Grace = Grace { every: Duration::from_millis(1), total: Duration::from_millis(500) };
 
 fn hello_line(protocol: u32) -> Vec<u8> {
@@ -47,8 +48,8 @@ async fn failing(kind: io::ErrorKind, connect: Connect) -> (Duration, usize, Cal
     };
     let begun = Instant::now();
     let error = match connect {
-        Connect::WithGrace => connect_with_restart_grace(&dial, Grace::default()).await,
-        Connect::IfPresent => connect_if_present(&dial, Grace::default()).await,
+        Connect::WithGrace => connect_with_restart_grace(&dial, GRACE).await,
+        Connect::IfPresent => connect_if_present(&dial, GRACE).await,
     };
     (begun.elapsed(), tries.into_inner(), error.unwrap_err())
 }
@@ -104,7 +105,7 @@ async fn a_daemon_that_starts_late_is_reached() {
         held.lock().unwrap().push(daemon);
         Ok(client)
     };
-    connect_with_restart_grace(&dial, Grace::default()).await.unwrap();
+    connect_with_restart_grace(&dial, GRACE).await.unwrap();
     assert_eq!(begun.elapsed(), Duration::from_secs(8));
 }
 
@@ -117,7 +118,7 @@ async fn nothing_is_written_to_a_connection_without_a_hello() {
         held.lock().unwrap().push(daemon);
         Ok(client)
     };
-    let error = connect_if_present(&dial, Grace::default()).await.unwrap_err();
+    let error = connect_if_present(&dial, GRACE).await.unwrap_err();
     assert!(matches!(error, CallError::NoHello), "{error:?}");
     assert_eq!(begun.elapsed(), Duration::from_secs(8));
     let mut held = held.into_inner().unwrap();

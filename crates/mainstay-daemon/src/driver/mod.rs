@@ -10,11 +10,11 @@ mod tasks;
 mod tests;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use mainstay_core::supervisor::{Action, Connection, Event, InheritedRun, RunDetails};
 use mainstay_core::{FoundState, News, RunId, RunKey, ServerName, Supervisor, UnitHistory, Wanted};
+use mainstay_hold::limits::REMOVE_ENTRIES;
 use mainstay_proxy::Servers;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
@@ -35,9 +35,6 @@ use tasks::TaskResult;
 
 /// The capacity of a driver's inbox.
 const INBOX: usize = 64;
-
-/// How long the removal of a server waits until its entries are removed from clients' files.
-const REMOVE_ENTRIES: Duration = Duration::from_secs(8);
 
 /// What all drivers share.
 #[derive(Clone)]

@@ -84,7 +84,7 @@ impl Drain {
                 }
             }
             // A change that waits for a disk that does not respond is not waited for.
-            Step::RefuseChanges => drop(timeout(FLUSH, registry.close()).await),
+            Step::RefuseChanges => drop(timeout_at(self.flushed_by(), registry.close()).await),
             Step::StopServers => registry.retire().await,
             Step::FinishCommands => self.finish_commands().await,
             Step::Flush => self.flush().await,
@@ -119,29 +119,33 @@ impl Drain {
     async fn finish_commands(&mut self) {
         self.daemon.messengers.abort_all();
         self.daemon.requests.take();
+        let limit = self.flushed_by();
         let commands = &mut self.daemon.command_tasks;
         if self.ending == Ending::HandOver {
             self.daemon.service.limits.all_disconnected().await;
             commands.abort_all();
         }
         let ended = async { while commands.join_next().await.is_some() {} };
-        if timeout(FLUSH, ended).await.is_err() {
+        if timeout_at(limit, ended).await.is_err() {
             tracing::debug!("some commands have not ended");
         }
         while self.background.join_next().await.is_some() {}
     }
 
-    /// A disk that does not respond must not delay the report.
-    async fn flush(&self) {
-        let limit = |limit| match self.ending {
+    /// Until when one of the last things may be written. In a hand-over none of them may delay the report.
+    fn flushed_by(&self) -> Instant {
+        match self.ending {
             Ending::HandOver => self.since + REPORT,
             Ending::KeepServers | Ending::StopServers | Ending::Superseded => {
-                Instant::now() + limit
+                Instant::now() + FLUSH
             }
-        };
+        }
+    }
+
+    async fn flush(&self) {
         let context = &self.daemon.service.context;
         context.clients.end().await;
-        let left = limit(FLUSH).saturating_duration_since(Instant::now());
+        let left = self.flushed_by().saturating_duration_since(Instant::now());
         if !context.session_files.finish(left).await {
             tracing::warn!("the disk does not respond; upstream sessions may be opened again");
         }
@@ -150,7 +154,7 @@ impl Drain {
             event_log.close();
             sessions.close();
         });
-        if timeout_at(limit(FLUSH), closed).await.is_err() {
+        if timeout_at(self.flushed_by(), closed).await.is_err() {
             tracing::warn!("the disk does not respond; the last events may be lost");
         }
     }

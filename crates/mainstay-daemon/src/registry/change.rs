@@ -1,19 +1,15 @@
 //! Changes of intent: start, stop, restart, rm.
 
-use std::time::Duration;
-
 use mainstay_api::{ApiError, ClientReport, Outcome, Which};
 use mainstay_core::supervisor::Event;
 use mainstay_core::{ServerName, Status, Wanted};
+use mainstay_hold::limits::{ACKNOWLEDGE, STOP_SERVER};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::{Registry, STOP_SLACK, entries, refused};
+use super::{Registry, entries, refused};
 use crate::driver::Handle;
 use crate::snapshot::Snapshot;
-
-/// How long a driver may take to handle a message.
-pub(super) const ACKNOWLEDGE: Duration = Duration::from_secs(1);
 
 /// A change of intent.
 #[derive(Debug, Clone, Copy)]
@@ -145,7 +141,7 @@ fn outcomes(changed: Vec<Changed>) -> Vec<Outcome> {
 async fn settle(changed: Vec<Changed>, done: impl Fn(&Snapshot) -> bool) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
     for Changed { mut outcome, mut handle, .. } in changed {
-        let limit = handle.view.borrow().spec.restart.stop_timeout.saturating_add(STOP_SLACK);
+        let limit = handle.view.borrow().spec.restart.stop_timeout.saturating_add(STOP_SERVER);
         let waiting = timeout(limit, handle.view.wait_for(|shown| done(shown))).await;
         let gone = matches!(waiting, Ok(Err(_)));
         drop(waiting);

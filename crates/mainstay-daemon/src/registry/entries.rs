@@ -2,21 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use mainstay_api::{ApiError, Around, ClientDone, ClientInfo, ClientReport};
 use mainstay_core::supervisor::Event;
 use mainstay_core::{ClientSettings, ServerName, ServerSpec};
+use mainstay_hold::limits::{ACKNOWLEDGE, REMOVE_ENTRIES};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::change::ACKNOWLEDGE;
 use super::{Registry, refused};
 use crate::driver::Handle;
 use crate::entries::EntryRequest;
-
-/// How long a command waits for changes of files: longer than one wait for a client's lock.
-const REPORT_TIMEOUT: Duration = Duration::from_secs(8);
 
 impl Registry {
     /// Updates the entries of servers whose specs were just stored. The user has chosen the clients that a spec names.
@@ -143,7 +139,7 @@ async fn ensure(servers: impl Iterator<Item = (Handle, EntryRequest)>) -> Vec<Cl
 pub(super) async fn collect(
     requested: Vec<(ServerName, oneshot::Receiver<Vec<ClientReport>>)>,
 ) -> Vec<ClientReport> {
-    let limit = Instant::now() + REPORT_TIMEOUT;
+    let limit = Instant::now() + REMOVE_ENTRIES;
     let mut reports = Vec::new();
     for (server, done) in requested {
         match timeout_at(limit, done).await {

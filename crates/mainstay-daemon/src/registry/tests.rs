@@ -3,6 +3,8 @@
 mod entries;
 mod session_runs;
 
+use std::time::Duration;
+
 use mainstay_core::{Cause, ContainerSpec, Status, Workload};
 use mainstay_engine::{Engine, RemoteEngine};
 use mainstay_testkit::fake_engine::{FakeEngine, HOST};

@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use jiff::Timestamp;
-use mainstay_core::{ServerName, ServerSpec, Wanted};
+use mainstay_core::{LONGEST_STOP_TIMEOUT, ServerName, ServerSpec, Wanted};
 use rusqlite::types::FromSql;
 use rusqlite::{Connection, OptionalExtension, ToSql, Transaction, TransactionBehavior, params};
 use serde::Serialize;
@@ -162,8 +162,12 @@ impl Store {
         })?;
         let parse = |(name, spec, wanted, created_at): (String, String, String, String)| {
             let damaged = |error: &dyn Display| self.damaged(&format!("server `{name}`"), error);
+            let mut spec: ServerSpec =
+                serde_json::from_str(&spec).map_err(|error| damaged(&error))?;
+            // 0.1.0 had no limit.
+            spec.restart.stop_timeout = spec.restart.stop_timeout.min(LONGEST_STOP_TIMEOUT);
             Ok(Stored {
-                spec: serde_json::from_str(&spec).map_err(|error| damaged(&error))?,
+                spec,
                 wanted: parse_wanted(&wanted)
                     .ok_or_else(|| damaged(&format!("`{wanted}` is not an intent")))?,
                 created_at: created_at.parse().map_err(|error: jiff::Error| damaged(&error))?,

@@ -26,6 +26,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use mainstay_hold::limits::FLUSH_JOURNAL;
 use mainstay_proxy::{StreamKey, StreamNews, StreamRecord};
 
 use self::entry::{Change, Entry};
@@ -43,9 +44,6 @@ const WRITE_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The same for a disk that has responded after a stall, and may still be slow.
 const WRITE_TIMEOUT_AFTER_STALL: Duration = Duration::from_millis(5);
-
-/// How long the end of the daemon waits for a stalled disk.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How many bytes of changes are kept for a stalled disk. Beyond that, the file is rewritten after the stall.
 const MAX_BACKLOG: usize = 4 * 1024 * 1024;
@@ -171,7 +169,7 @@ impl StreamJournal {
     /// Writes the backlog. Later changes are not recorded.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
-        state.flush_within(CLOSE_TIMEOUT);
+        state.flush_within(FLUSH_JOURNAL);
         if state.stalled.is_some() {
             tracing::error!("the disk does not respond: the record of requests is out of date");
         }

@@ -1,13 +1,14 @@
 //! A connection to a shim.
 //!
 //! The shim sends the first message; then this daemon sends its number, by which the shim knows which of several
-//! daemons to obey. Nothing here waits longer than [`ANSWER_TIMEOUT`] for a shim that does not answer: it may be stopped.
+//! daemons to obey. Nothing here waits longer than [`SHIM_ANSWER`] for a shim that does not answer: it may be stopped.
 
 use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use mainstay_hold::limits::SHIM_ANSWER;
 use mainstay_hold::socket;
 use mainstay_hold::wire::{Decoder, Frame, FromShim, OLDEST, ToShim, VERSION};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -16,8 +17,6 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::EngineError;
-
-pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long, and how often, a connection is retried if the shim's queue of connections is full.
 const CROWDED: Duration = Duration::from_secs(1);
@@ -83,7 +82,7 @@ impl ShimLink {
             pending: VecDeque::new(),
         };
         let hello =
-            timeout(ANSWER_TIMEOUT, link.next()).await.map_err(|_| EngineError::NoAnswer)??;
+            timeout(SHIM_ANSWER, link.next()).await.map_err(|_| EngineError::NoAnswer)??;
         let greeting = greeting(hello)?;
         // It is sent with the first message.
         link.writer.put(&ToShim::Daemon { number: daemon });
@@ -124,14 +123,14 @@ impl ShimLink {
             }
             Ok(None)
         };
-        timeout(ANSWER_TIMEOUT, talk).await.map_err(|_| EngineError::NoAnswer)?
+        timeout(SHIM_ANSWER, talk).await.map_err(|_| EngineError::NoAnswer)?
     }
 
     /// Whether nothing is left of a run that has exited. `Watch` must have been sent before; the messages about the
     /// end stay pending.
     pub(crate) async fn is_over(&mut self) -> Result<bool, EngineError> {
         let exited =
-            timeout(ANSWER_TIMEOUT, self.next()).await.map_err(|_| EngineError::NoAnswer)??;
+            timeout(SHIM_ANSWER, self.next()).await.map_err(|_| EngineError::NoAnswer)??;
         if let Some(FromShim::Refused { why }) = exited {
             return Err(EngineError::Refused(why));
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use mainstay_core::Exit;
+use mainstay_hold::limits::SHIM_NUMBERS;
 use mainstay_hold::shim_search;
 use mainstay_hold::wire::ToShim;
 use tokio::sync::oneshot;
@@ -18,9 +19,6 @@ use crate::{EngineError, Found, FoundState, RunKey};
 /// How many shims are connected to at the same time: one that does not answer delays few others, and the number of
 /// descriptors is bounded.
 const AT_ONCE: usize = 16;
-
-/// The time limit of [`newest_daemon_of_shims`].
-const NUMBERS_WITHIN: Duration = Duration::from_secs(2);
 
 /// The highest number of a daemon that a living shim below `runs_dir` has seen; 0 if there is none. Nothing is sent to
 /// the shims.
@@ -35,7 +33,7 @@ pub async fn newest_daemon_of_shims(runs_dir: &Path) -> u64 {
             newest = newest.max(greeting.map_or(0, |(_, greeting)| greeting.newest_daemon));
         }
     };
-    if timeout(NUMBERS_WITHIN, ask).await.is_err() {
+    if timeout(SHIM_NUMBERS, ask).await.is_err() {
         tracing::warn!("some shims do not report which daemons they have seen");
     }
     newest

@@ -31,6 +31,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use mainstay_core::{ProcessSpec, ServerName, ServerSpec, Transport, Workload};
 use mainstay_hold::launch::Launch;
+use mainstay_hold::limits::SHIM_RESTORE;
 use mainstay_hold::socket;
 use mainstay_hold::wire::ToShim;
 use tokio::sync::{Notify, broadcast, mpsc, oneshot};
@@ -51,8 +52,7 @@ use spawn::Spawned;
 /// News that is kept for a slow receiver. One that falls further behind has to list.
 const NEWS: usize = 1024;
 
-/// How long, and how often, a shim is asked to restore its run directory.
-const RESTORED_WITHIN: Duration = Duration::from_secs(3);
+/// How often a shim is asked to restore its run directory.
 const RESTORE_EVERY: Duration = Duration::from_millis(20);
 
 /// Where servers listen, in the order in which they are tried.
@@ -180,7 +180,7 @@ impl Shared {
     /// its socket is missing, the run directory was removed, and the shim restores it.
     async fn connect(&self, key: &RunKey) -> Result<(ShimLink, Greeting), EngineError> {
         let dir = self.dirs.path(key);
-        let give_up = Instant::now() + RESTORED_WITHIN;
+        let give_up = Instant::now() + SHIM_RESTORE;
         loop {
             let connected = ShimLink::connect(&dir, self.config.daemon).await;
             let restore = self.active().get(key).map(|active| active.restore.clone());
@@ -201,7 +201,7 @@ impl Shared {
     /// that was removed.
     async fn await_shims(&self) {
         let mut found = std::mem::take(&mut *mainstay_core::lock(&self.found));
-        let give_up = Instant::now() + RESTORED_WITHIN;
+        let give_up = Instant::now() + SHIM_RESTORE;
         loop {
             found.retain(|key| !has_socket(&self.dirs.path(key)));
             if found.is_empty() || Instant::now() >= give_up {

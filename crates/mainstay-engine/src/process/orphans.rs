@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use mainstay_core::backoff;
+use mainstay_hold::limits::KILL_SERVER;
 use mainstay_hold::tree::{self, Process};
 use mainstay_hold::{cgroup, process_record, record};
 use tokio::time::{Instant, sleep};
@@ -22,9 +23,6 @@ const FIRST: Duration = Duration::from_millis(10);
 
 /// The longest delay between two scans.
 const LONGEST: Duration = Duration::from_millis(500);
-
-/// A process that survives KILL for longer hangs in the kernel.
-const LIMIT: Duration = Duration::from_secs(10);
 
 /// A run that has lost its shim.
 #[derive(Debug)]
@@ -39,7 +37,7 @@ pub(crate) struct OrphanedRun {
 /// everything below, and everything in the cgroups of the runs, until none is left. The cgroups are removed. The record of a cgroup that
 /// cannot be ended stays.
 pub(crate) async fn end(runs: Vec<OrphanedRun>, seen: Vec<Process>) {
-    wait_for_guards(&runs, Instant::now() + LIMIT).await;
+    wait_for_guards(&runs, Instant::now() + KILL_SERVER).await;
     kill_recorded(&runs, seen).await;
     // Last, because a shim among `seen` could create a cgroup while it is alive.
     end_cgroups(&runs).await;
@@ -48,7 +46,7 @@ pub(crate) async fn end(runs: Vec<OrphanedRun>, seen: Vec<Process>) {
 
 /// A scan reads the list of all processes, so it runs on a blocking thread.
 async fn kill_recorded(runs: &[OrphanedRun], seen: Vec<Process>) {
-    let give_up = Instant::now() + LIMIT;
+    let give_up = Instant::now() + KILL_SERVER;
     let mut known: BTreeSet<Process> = seen.into_iter().collect();
     for OrphanedRun { dir, .. } in runs {
         match process_record::read(dir) {
@@ -92,7 +90,7 @@ async fn end_cgroups(runs: &[OrphanedRun]) {
     for run in runs {
         let dir = run.dir.clone();
         // One that is stuck must not use up the time of the others.
-        match blocking(move || cgroup::end_recorded(&dir, LIMIT)).await {
+        match blocking(move || cgroup::end_recorded(&dir, KILL_SERVER)).await {
             Ok(false) => {}
             Ok(true) => {
                 tracing::warn!(run = %run.mark, "killed the cgroup of a run whose shim is gone");

@@ -9,8 +9,9 @@ use std::time::Duration;
 use mainstay_core::{ProcessSpec, Transport};
 use mainstay_hold::descriptors;
 use mainstay_hold::launch::{
-    DEFAULT_LINGER, DEFAULT_OUTPUT_RING, Failure, Launch, LogConfig, Report, SHIM_ENV, Stdout,
+    DEFAULT_OUTPUT_RING, Failure, Launch, LogConfig, Report, SHIM_ENV, Stdout,
 };
+use mainstay_hold::limits::{LINGER, SHIM_START};
 use mainstay_hold::shim_search::SHIM_COMMAND;
 use mainstay_hold::tree::{self, Process};
 use mainstay_hold::wire::ToShim;
@@ -26,9 +27,6 @@ use crate::{EngineError, RunKey, StartError};
 
 /// "No such file or directory".
 const ENOENT: i32 = rustix::io::Errno::NOENT.raw_os_error();
-
-/// The time limit for the report of a shim.
-const REPORT: Duration = Duration::from_secs(10);
 
 /// Attempts to list the processes of a shim, and the delay between them.
 const LIST_TRIES: u32 = 100;
@@ -70,7 +68,7 @@ impl Shared {
             },
             label: format!("run {}", key.run),
             output_ring: DEFAULT_OUTPUT_RING,
-            linger: DEFAULT_LINGER,
+            linger: LINGER,
         }
     }
 
@@ -159,7 +157,7 @@ async fn bring_up(
             _ => Ok(()),
         }
     };
-    timeout(REPORT, talk)
+    timeout(SHIM_START, talk)
         .await
         .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
         .map_err(StartError::shim("waiting for its report"))?;
@@ -225,7 +223,7 @@ mod tests {
             log: LogConfig { path: "/log".into(), max_bytes: 1, keep: 0 },
             label: String::new(),
             output_ring: DEFAULT_OUTPUT_RING,
-            linger: DEFAULT_LINGER,
+            linger: LINGER,
         };
         let check = |what, errno: Errno, passing| {
             let error = refusal(&launch, what, errno.raw_os_error(), "told".to_owned());

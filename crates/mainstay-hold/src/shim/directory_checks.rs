@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::limits::SHIM_RESTORE;
+
 /// How often at first. A daemon that died is followed by the next one soon.
 const OFTEN: Duration = Duration::from_millis(100);
 
@@ -10,9 +12,6 @@ const OFTEN_FOR: Duration = Duration::from_secs(10);
 
 /// How often after that.
 const SELDOM: Duration = Duration::from_secs(2);
-
-/// How long a directory may be impossible to restore before the run ends.
-const GIVE_UP: Duration = Duration::from_secs(3);
 
 /// The schedule since the last daemon has gone.
 #[derive(Debug)]
@@ -40,7 +39,7 @@ impl DirectoryChecks {
         let often = !reachable || now.saturating_duration_since(self.since) < OFTEN_FOR;
         self.next = now + if often { OFTEN } else { SELDOM };
         self.failing_since = (!reachable).then(|| self.failing_since.unwrap_or(now));
-        self.failing_since.is_some_and(|since| now.saturating_duration_since(since) >= GIVE_UP)
+        self.failing_since.is_some_and(|since| now.saturating_duration_since(since) >= SHIM_RESTORE)
     }
 }
 
@@ -60,10 +59,10 @@ mod tests {
         assert_eq!(checks.deadline() - later, SELDOM);
 
         assert!(!checks.checked(later, false));
-        assert!(!checks.checked(later + GIVE_UP / 2, false));
-        assert!(!checks.checked(later + GIVE_UP / 2, true), "it came back");
-        let away = later + GIVE_UP;
+        assert!(!checks.checked(later + SHIM_RESTORE / 2, false));
+        assert!(!checks.checked(later + SHIM_RESTORE / 2, true), "it came back");
+        let away = later + SHIM_RESTORE;
         assert!(!checks.checked(away, false));
-        assert!(checks.checked(away + GIVE_UP, false));
+        assert!(checks.checked(away + SHIM_RESTORE, false));
     }
 }

@@ -20,6 +20,7 @@ use rustix::process::{
 };
 
 use crate::cgroup::{self, RunCgroup};
+use crate::limits::KILL_SERVER;
 use crate::{record, tree};
 
 /// How often KILL is repeated, for descendants that were forked in the meantime.
@@ -27,9 +28,6 @@ const KILL_EVERY: Duration = Duration::from_millis(20);
 
 /// How often at most. Only processes stuck in the kernel need that long.
 const MAX_ROUNDS: usize = 500;
-
-/// How long the guard waits for the cgroup of the run to be empty.
-const GUARD_CGROUP_LIMIT: Duration = Duration::from_secs(10);
 
 /// Which of the two processes this is.
 pub(super) enum Role {
@@ -72,7 +70,7 @@ pub(super) fn watch(shim: Pid, run_dir: &Path) -> ExitCode {
     let _again = cgroup.as_ref().map(RunCgroup::kill);
     end_orphans();
     // The next daemon tries again.
-    let _stays = cgroup.map(|cgroup| cgroup.end(GUARD_CGROUP_LIMIT));
+    let _stays = cgroup.map(|cgroup| cgroup.end(KILL_SERVER));
     let code = status.and_then(WaitStatus::exit_status);
     code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
 }

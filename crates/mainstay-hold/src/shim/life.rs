@@ -6,11 +6,10 @@
 
 use std::time::{Duration, Instant};
 
+use crate::limits::KILL_SERVER;
+
 /// How often KILL is repeated for descendants that were born meanwhile.
 const KILL_EVERY: Duration = Duration::from_millis(20);
-
-/// How long KILL may take. Only processes stuck in the kernel need that long.
-const KILL_LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(super) struct Life {
@@ -104,7 +103,7 @@ impl Life {
     }
 
     fn kill(&mut self, now: Instant) -> Action {
-        self.phase = Phase::Killing { again_at: now + KILL_EVERY, give_up: now + KILL_LIMIT };
+        self.phase = Phase::Killing { again_at: now + KILL_EVERY, give_up: now + KILL_SERVER };
         Action::Kill
     }
 
@@ -169,7 +168,7 @@ mod tests {
     fn unkillable_processes_are_given_up() {
         let (mut life, now) = start();
         assert_eq!(life.end(now, Duration::ZERO), Some(Action::Kill));
-        assert_eq!(life.tick(now + KILL_LIMIT), Some(Action::Settle));
+        assert_eq!(life.tick(now + KILL_SERVER), Some(Action::Settle));
         assert_eq!((life.exited(now), life.end(now, GRACE)), (None, None));
     }
 }

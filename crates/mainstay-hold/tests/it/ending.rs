@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use mainstay_hold::launch::DEFAULT_LINGER;
+use mainstay_hold::limits::LINGER;
 use mainstay_hold::record;
 use mainstay_hold::tree;
 use mainstay_hold::wire::ToShim;
@@ -112,7 +112,7 @@ fn last_answer(length: usize, linger: Duration) -> (Shim, Client) {
 
 #[test]
 fn the_last_output_is_delivered_before_a_dismissed_shim_ends() {
-    let (mut shim, mut slow) = last_answer(900_000, DEFAULT_LINGER);
+    let (mut shim, mut slow) = last_answer(900_000, LINGER);
     let mut watcher = shim.introduce(1);
     let mut other = shim.introduce(1);
     watcher.send(&ToShim::Watch);
@@ -131,7 +131,7 @@ fn the_last_output_is_delivered_before_a_dismissed_shim_ends() {
 
 #[test]
 fn a_dismissal_ends_with_the_daemon_that_gave_it() {
-    let (shim, _slow) = last_answer(900_000, DEFAULT_LINGER);
+    let (shim, _slow) = last_answer(900_000, LINGER);
     let mut watcher = shim.introduce(1);
     watcher.send(&ToShim::Dismiss);
     watcher.exited();
@@ -157,7 +157,7 @@ fn a_dismissed_shim_waits_no_longer_than_it_lingers() {
 
 #[test]
 fn a_dismissed_shim_does_not_wait_for_a_data_connection_that_has_ended() {
-    let (mut shim, data) = last_answer(900_000, DEFAULT_LINGER);
+    let (mut shim, data) = last_answer(900_000, LINGER);
     let mut watcher = shim.introduce(1);
     watcher.send(&ToShim::Dismiss);
     watcher.exited();

@@ -9,7 +9,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use mainstay_hold::launch::{DEFAULT_LINGER, Launch, LogConfig, Report, SHIM_ENV, Stdout};
+use mainstay_hold::launch::{Launch, LogConfig, Report, SHIM_ENV, Stdout};
+use mainstay_hold::limits::LINGER;
 use mainstay_hold::tree::{self, Process};
 use mainstay_hold::wire::{Decoder, Frame as _, FromShim, ToShim};
 use mainstay_hold::{record, socket};
@@ -56,7 +57,7 @@ impl Bench {
                 log: LogConfig { path: temp.path().join("log"), max_bytes: 1 << 20, keep: 2 },
                 label: "run 7".into(),
                 output_ring: 1 << 20,
-                linger: DEFAULT_LINGER,
+                linger: LINGER,
             },
             cgroup: None,
             _temp: temp,

@@ -46,7 +46,7 @@ fn specs() -> Vec<ServerSpec> {
             stable_from: StableFrom::Start,
             on_stop: OnStop::Respect,
             start_timeout: Duration::from_secs(1),
-            stop_timeout: Duration::from_secs(3_600),
+            stop_timeout: Duration::from_secs(80),
         },
         workload: Workload::Process(ProcessSpec {
             command: vec!["serve".to_owned()],
@@ -167,7 +167,7 @@ fn an_export_is_reviewable_and_holds_no_secret() {
     restart.stable-from = "start"
     restart.on-stop = "respect"
     restart.start-timeout = "1s"
-    restart.stop-timeout = "1h"
+    restart.stop-timeout = "1m 20s"
     "#);
     assert_eq!(write(&[]), "version = 1\n");
 }

@@ -48,6 +48,17 @@ async fn intent_survives_reopening() {
 }
 
 #[tokio::test]
+async fn a_stop_timeout_from_before_there_was_a_limit_is_the_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&dir.path().join("state.db")).unwrap();
+    let mut server = stored("a");
+    server.spec.restart.stop_timeout = LONGEST_STOP_TIMEOUT * 2;
+    store.put(vec![server.clone()]).await.unwrap();
+    server.spec.restart.stop_timeout = LONGEST_STOP_TIMEOUT;
+    assert_eq!(store.load().unwrap(), [server]);
+}
+
+#[tokio::test]
 async fn removed_and_replaced_secrets_are_in_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(&dir.path().join("state.db")).unwrap();

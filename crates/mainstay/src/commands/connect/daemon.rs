@@ -5,8 +5,9 @@
 
 use std::time::Duration;
 
-use mainstay_api::{Grace, is_transient};
+use mainstay_api::is_transient;
 use mainstay_core::{ServerName, with_causes};
+use mainstay_hold::limits::START_RETRY;
 use mainstay_proxy::client::{ConnectError, Connecting, Connector};
 use rustix::io::Errno;
 use tokio::net::UnixStream;
@@ -14,14 +15,11 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
 use crate::error::CliError;
-use crate::remote::Remote;
+use crate::remote::{GRACE, Remote};
 use crate::ui::Ui;
 
 /// Delay between attempts while the daemon keeps failing.
 const RETRY_DELAY: Duration = Duration::from_secs(2);
-
-/// Delay before a daemon that failed to start is started again.
-const START_AGAIN: Duration = Duration::from_secs(10);
 
 /// The daemon, for the client of one server.
 pub(crate) struct Daemon {
@@ -56,8 +54,7 @@ impl Daemon {
     /// Waits for the daemon, which is started if necessary. Fails if the server does not exist, so that a client gets the
     /// error before its first message.
     pub(super) async fn connect_first(&self) -> Result<(), CliError> {
-        let grace = Grace::default();
-        let deadline = Instant::now() + grace.total;
+        let deadline = Instant::now() + GRACE.total;
         let mut is_reported = false;
         loop {
             match self.remote.http(&self.name).await {
@@ -70,7 +67,7 @@ impl Daemon {
                     CliError::Cut { .. }
                     | CliError::Unsent { .. }
                     | CliError::OutdatedDaemon { .. },
-                ) if Instant::now() < deadline => sleep(grace.every).await,
+                ) if Instant::now() < deadline => sleep(GRACE.every).await,
                 Err(error @ CliError::Failing { .. }) => {
                     if !std::mem::replace(&mut is_reported, true) {
                         report(&with_causes(&error));
@@ -93,7 +90,7 @@ impl Daemon {
         if is_absent(&connected) && absence.start_after.is_none_or(|after| after <= now) {
             connected = self.remote.http_or_start(&self.name, since.elapsed()).await;
             if let Err(error @ CliError::NotStarted { .. }) = &connected {
-                absence.start_after = Some(Instant::now() + START_AGAIN);
+                absence.start_after = Some(Instant::now() + START_RETRY);
                 absence.not_started = Some(with_causes(error));
             }
         }
@@ -105,7 +102,7 @@ impl Daemon {
             Err(error) if error.may_pass() || is_out_of_descriptors(&error) => error,
             Err(error) => return Err(ConnectError::Final(error.into())),
         };
-        if since.elapsed() >= Grace::default().total && !absence.is_reported {
+        if since.elapsed() >= GRACE.total && !absence.is_reported {
             absence.is_reported = true;
             report(&absence.not_started.take().unwrap_or_else(|| with_causes(&error)));
         }

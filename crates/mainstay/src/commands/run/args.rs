@@ -211,7 +211,7 @@ pub(super) struct RestartArgs {
     /// Time limit for its answer to `initialize` [default: 2m]
     #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = duration)]
     pub(super) start_timeout: Option<Duration>,
-    /// How long it may take to stop before it is killed [default: 10s]
+    /// How long it may take to stop before it is killed, at most 90s [default: 10s]
     #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = duration)]
     pub(super) stop_timeout: Option<Duration>,
 }
