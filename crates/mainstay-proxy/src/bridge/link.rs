@@ -1,4 +1,4 @@
-//! What all messages of a client share: its session, its connections, and the way back to it.
+//! What all messages of a client share: its session, its open requests, its connections, and the way back to it.
 
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,10 +11,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::BridgeError;
-use super::exchange::{Exchange, Opened};
 use super::messages::{ABSENT, RequestInfo, STOPPED, UNKNOWN_EFFECT};
 use super::order::{Order, Place, SEQUENCE};
 use super::output::{EventReader, Output};
+use super::session::OpenSession;
 use crate::client::{
     Client, ConnectError, ContentType, Headers, Method, Request, Response, SendError,
 };
@@ -24,17 +24,17 @@ use crate::frame::Parsed;
 const HOLD: Duration = Duration::from_secs(45);
 
 /// Between two attempts.
-const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The same, when the daemon has been away for longer than a restart takes.
-const SLOW_RETRY_INTERVAL: Duration = Duration::from_secs(2);
-const RESTART_TIME: Duration = Duration::from_secs(8);
+pub(super) const SLOW_RETRY_INTERVAL: Duration = Duration::from_secs(2);
+pub(super) const RESTART_TIME: Duration = Duration::from_secs(8);
 
 /// The tasks that read responses.
 pub(super) type Tasks = JoinSet<()>;
 
 pub(super) struct Link {
-    client: Client,
+    pub(super) client: Client,
     /// For requests without a session.
     headers: Headers,
     pub(super) output: Output,
@@ -42,27 +42,21 @@ pub(super) struct Link {
     max_line: usize,
     state: Mutex<State>,
     /// Held while the session is opened again.
-    reopening: tokio::sync::Mutex<()>,
+    pub(super) reopening: tokio::sync::Mutex<()>,
     failed: Notify,
     answered: Notify,
     leaving: watch::Sender<bool>,
 }
 
 #[derive(Default)]
-struct State {
-    session: Option<Arc<OpenSession>>,
+pub(super) struct State {
+    pub(super) session: Option<Arc<OpenSession>>,
     /// The client's `initialize` and `notifications/initialized`, with which the session is opened again.
-    initialize: Option<Parsed>,
-    initialized: Option<Bytes>,
+    pub(super) initialize: Option<Parsed>,
+    pub(super) initialized: Option<Bytes>,
     requests: Vec<Arc<OpenRequest>>,
     error: Option<BridgeError>,
     away_since: Option<Instant>,
-}
-
-/// The session of the client.
-pub(super) struct OpenSession {
-    id: String,
-    headers: Headers,
 }
 
 /// A request of the client without an answer.
@@ -86,7 +80,7 @@ pub(super) enum Failed {
     Lost,
 }
 
-const COMMON: [(&str, &str); 2] =
+pub(super) const COMMON: [(&str, &str); 2] =
     [("accept", "application/json, text/event-stream"), ("content-type", "application/json")];
 
 impl Link {
@@ -120,7 +114,7 @@ impl Link {
     }
 
     /// Ends the bridge, and does not return: requests stay open until they are [refused](Self::refuse_open).
-    async fn fail<T>(&self, error: BridgeError) -> T {
+    pub(super) async fn fail<T>(&self, error: BridgeError) -> T {
         self.state().error.get_or_insert(error);
         self.failed.notify_one();
         pending().await
@@ -150,7 +144,7 @@ impl Link {
     }
 
     /// Gives an attempt up when the bridge leaves.
-    async fn unless_left(
+    pub(super) async fn unless_left(
         &self,
         attempt: impl Future<Output = Result<Response, Failed>>,
     ) -> Result<Response, Failed> {
@@ -292,71 +286,6 @@ impl Link {
         sleep(if away < RESTART_TIME { RETRY_INTERVAL } else { SLOW_RETRY_INTERVAL }).await;
     }
 
-    /// Opens the session with the client's `initialize`.
-    pub(super) async fn open(
-        self: &Arc<Self>,
-        initialize: Parsed,
-        received: Instant,
-        tasks: &mut Tasks,
-    ) {
-        let opened = Exchange::new(self, initialize.clone(), received, None).open().await;
-        let Some(Opened { answer, session }) = opened else { return };
-        if let Some((id, version)) = session {
-            let mut state = self.state();
-            state.session = Some(Arc::new(OpenSession::new(id, Some(&version))));
-            state.initialize = Some(initialize);
-            drop(state);
-            tasks.spawn(listen(Arc::clone(self)));
-        }
-        self.write(answer).await;
-    }
-
-    /// Continues a session that was opened before.
-    pub(super) fn resume(self: &Arc<Self>, session: String, tasks: &mut Tasks) {
-        self.state().session = Some(Arc::new(OpenSession::new(session, None)));
-        tasks.spawn(listen(Arc::clone(self)));
-    }
-
-    /// Opens another session in place of one that has ended. The client notices nothing.
-    pub(super) async fn reopen(self: &Arc<Self>, ended: &OpenSession) {
-        let _reopening = self.reopening.lock().await;
-        if self.session().is_none_or(|session| session.id != ended.id) {
-            return;
-        }
-        let initialize = self.state().initialize.clone();
-        let Some(initialize) = initialize else {
-            return self.fail(BridgeError::SessionLost("the session has ended".to_owned())).await;
-        };
-        let opened = Box::pin(Exchange::hidden(self, initialize).open()).await;
-        let (id, version) = match opened {
-            Some(Opened { session: Some(session), .. }) => session,
-            Some(Opened { answer, .. }) => {
-                // If the server was removed, the error of a new connection is clearer.
-                if let Err(SendError::NoConnection(error @ ConnectError::Final(_))) =
-                    self.client.check().await
-                {
-                    return self.fail(BridgeError::Connect(error)).await;
-                }
-                return self.fail(BridgeError::SessionLost(error_message(answer))).await;
-            }
-            None => return,
-        };
-        let session = OpenSession::new(id, Some(&version));
-        let initialized = self.state().initialized.clone();
-        if let Some(initialized) = initialized {
-            // If it is lost, the first request stands in for it.
-            let post = Request { method: Method::Post, headers: &[], body: &initialized };
-            let deadline = Instant::now() + SLOW_RETRY_INTERVAL;
-            drop(self.attempt(Some(&session), None, post, deadline).await);
-        }
-        self.state().session = Some(Arc::new(session));
-    }
-
-    /// Keeps the client's `notifications/initialized`.
-    pub(super) fn set_initialized(&self, message: &Parsed) {
-        self.state().initialized = Some(message.text().clone());
-    }
-
     /// Sends a notification, or an answer to the server. Sending it twice does no harm.
     pub(super) async fn notify(self: Arc<Self>, message: Parsed, received: Instant, place: Place) {
         let post = Request { method: Method::Post, headers: &[], body: message.text() };
@@ -431,29 +360,8 @@ impl Link {
         }
     }
 
-    /// Ends the session.
-    pub(super) async fn close(&self) {
-        let session = self.state().session.take();
-        if let Some(session) = session {
-            let delete = Request { method: Method::Delete, headers: &[], body: b"" };
-            // If it is lost, the session ends when it has not been used for long enough.
-            let deadline = Instant::now() + RETRY_INTERVAL;
-            drop(self.attempt(Some(&session), None, delete, deadline).await);
-        }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         mainstay_core::lock(&self.state)
-    }
-}
-
-impl OpenSession {
-    fn new(id: String, version: Option<&str>) -> Self {
-        let mut headers = COMMON.to_vec();
-        headers.push(("mcp-session-id", &id));
-        headers.extend(version.map(|version| ("mcp-protocol-version", version)));
-        let headers = Headers::new(&headers).unwrap_or_default();
-        Self { id, headers }
     }
 }
 
@@ -486,58 +394,5 @@ impl OpenRequest {
     /// Whether it has no answer yet. From now on it counts as answered.
     pub(super) fn may_answer(&self) -> bool {
         !self.is_answered.swap(true, Ordering::Relaxed) && !self.is_cancelled()
-    }
-}
-
-/// Receives what belongs to no request.
-async fn listen(link: Arc<Link>) {
-    let mut last_event: Option<String> = None;
-    while !link.is_leaving() {
-        let Some(session) = link.session() else { return };
-        let headers = last_event.as_deref().map(|event| [("last-event-id", event)]);
-        let headers = headers.as_ref().map_or(&[][..], |headers| &headers[..]);
-        let get = Request { method: Method::Get, headers, body: b"" };
-        let deadline = Instant::now() + RESTART_TIME;
-        if let Ok(response) = link.attempt(Some(&session), None, get, deadline).await {
-            last_event = match (response.status(), response.content_type()) {
-                (200, ContentType::EventStream) => {
-                    receive_events(&link, response, last_event.take()).await
-                }
-                (404, _) => {
-                    link.reopen(&session).await;
-                    None
-                }
-                // There is nothing after that event.
-                _ => None,
-            };
-        }
-        link.pause().await;
-    }
-}
-
-/// Passes on events until the stream ends. Returns the last one.
-async fn receive_events(
-    link: &Link,
-    response: Response,
-    last_event: Option<String>,
-) -> Option<String> {
-    let mut events = EventReader::new(&link.output, response, link.max_answer(), last_event);
-    while let Ok(Some((event, memory))) = events.next().await {
-        link.output.write(event.data, memory).await;
-    }
-    events.last_event_id().map(str::to_owned)
-}
-
-/// The text of a JSON-RPC error.
-fn error_message(answer: Bytes) -> String {
-    #[derive(serde::Deserialize)]
-    struct Failure {
-        message: String,
-    }
-    let answer = Parsed::read(answer).ok();
-    let failure = answer.as_ref().and_then(Parsed::error).map(serde_json::from_slice);
-    match failure {
-        Some(Ok(Failure { message })) => message,
-        Some(Err(_)) | None => "the answer to `initialize` cannot be read".to_owned(),
     }
 }

@@ -17,6 +17,7 @@ mod messages;
 mod order;
 mod output;
 mod queue;
+mod session;
 
 use std::convert::Infallible;
 use std::io;
