@@ -17,6 +17,7 @@ mod env;
 mod environments;
 mod failures;
 mod fake_daemon;
+mod full_disk;
 mod help;
 mod import;
 mod leaks;

@@ -6,6 +6,7 @@ mod contract;
 mod daemons;
 mod daemons_contract;
 mod daemons_http;
+mod daemons_messages;
 mod daemons_site;
 mod handshake;
 mod holding;
