@@ -15,9 +15,6 @@ use super::output::{EventReader, Memory};
 use crate::client::{ContentType, Method, Request, Response};
 use crate::frame::{Handshake, Kind, Parsed};
 
-/// How long a request that may have had an effect waits for a daemon.
-const UNKNOWN_EFFECT_TIMEOUT: Duration = Duration::from_secs(8);
-
 /// How often in a row the response to a request may be lost: the request may be the cause.
 const MAX_LOSSES: u8 = 8;
 
@@ -65,9 +62,25 @@ impl Exchange {
         place: Option<Place>,
     ) -> Self {
         let request = link.add(info_of(&message));
+        Self::with(link, request, Some(message), received).at(place)
+    }
+
+    /// A request that was sent before, and whose response was lost.
+    pub(super) fn repeated(
+        link: &Arc<Link>,
+        request: Arc<OpenRequest>,
+        message: Parsed,
+        received: Instant,
+    ) -> Self {
         let mut exchange = Self::with(link, request, Some(message), received);
-        exchange.place = place;
+        exchange.lost();
         exchange
+    }
+
+    /// With a place in the order of messages.
+    pub(super) fn at(mut self, place: Option<Place>) -> Self {
+        self.place = place;
+        self
     }
 
     /// A request that an earlier bridge sent, with the last event of its stream.
@@ -183,7 +196,7 @@ impl Exchange {
             if failed == Failed::Lost {
                 self.lost();
             }
-            if failed == Failed::Stopped || Instant::now() >= self.deadline() {
+            if failed == Failed::Stopped || Instant::now() >= self.link.deadline(self.received) {
                 self.refuse(if failed == Failed::Stopped { STOPPED } else { ABSENT });
                 return;
             }
@@ -195,7 +208,7 @@ impl Exchange {
     }
 
     async fn attempt(&self) -> Result<Response, Failed> {
-        let (place, deadline) = (self.place.as_ref(), self.deadline());
+        let (place, deadline) = (self.place.as_ref(), self.link.deadline(self.received));
         let mut headers = Vec::new();
         headers.extend(self.last_event.as_deref().map(|event| ("last-event-id", event)));
         let Some(message) = &self.message else {
@@ -269,7 +282,8 @@ impl Exchange {
 
     /// Answers in place of the server.
     fn refuse(&mut self, why: &str) {
-        let may_have_run = self.lost_at.is_some() && !self.is_harmless();
+        let is_harmless = self.message.as_ref().is_none_or(is_harmless);
+        let may_have_run = self.lost_at.is_some() && !is_harmless;
         self.answer = self.request.info.refusal(if may_have_run { UNKNOWN_EFFECT } else { why });
     }
 
@@ -283,18 +297,6 @@ impl Exchange {
         self.lost_at = Some(now);
         if let Some(place) = &self.place {
             place.set_lost();
-        }
-    }
-
-    fn is_harmless(&self) -> bool {
-        self.message.as_ref().is_none_or(is_harmless)
-    }
-
-    /// When the request is answered here if no daemon runs.
-    fn deadline(&self) -> Instant {
-        match self.lost_at {
-            Some(lost_at) if !self.is_harmless() => lost_at + UNKNOWN_EFFECT_TIMEOUT,
-            Some(_) | None => self.link.deadline(self.received),
         }
     }
 

@@ -6,29 +6,24 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
+use mainstay_hold::limits::{CONNECT_HOLD, RESTART_GRACE};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::BridgeError;
-use super::messages::{ABSENT, RequestInfo, STOPPED, UNKNOWN_EFFECT};
+use super::messages::RequestInfo;
 use super::order::{Order, Place, SEQUENCE};
-use super::output::{EventReader, Output};
+use super::output::Output;
 use super::session::OpenSession;
-use crate::client::{
-    Client, ConnectError, ContentType, Headers, Method, Request, Response, SendError,
-};
+use crate::client::{Client, ConnectError, Headers, Method, Request, Response, SendError};
 use crate::frame::Parsed;
-
-/// How long a message waits for a daemon.
-const HOLD: Duration = Duration::from_secs(45);
 
 /// Between two attempts.
 pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The same, when the daemon has been away for longer than a restart takes.
 pub(super) const SLOW_RETRY_INTERVAL: Duration = Duration::from_secs(2);
-pub(super) const RESTART_TIME: Duration = Duration::from_secs(8);
 
 /// The tasks that read responses.
 pub(super) type Tasks = JoinSet<()>;
@@ -212,7 +207,7 @@ impl Link {
 
     /// Until when a message waits for a daemon.
     pub(super) fn deadline(&self, received: Instant) -> Instant {
-        self.state().away_since.unwrap_or_else(Instant::now).max(received) + HOLD
+        self.state().away_since.unwrap_or_else(Instant::now).max(received) + CONNECT_HOLD
     }
 
     /// One attempt at a message in the session of the client, which is opened again if it has ended.
@@ -283,7 +278,7 @@ impl Link {
     /// Waits before the next attempt.
     pub(super) async fn pause(&self) {
         let away = self.state().away_since.map_or(Duration::ZERO, |since| since.elapsed());
-        sleep(if away < RESTART_TIME { RETRY_INTERVAL } else { SLOW_RETRY_INTERVAL }).await;
+        sleep(if away < RESTART_GRACE { RETRY_INTERVAL } else { SLOW_RETRY_INTERVAL }).await;
     }
 
     /// Sends a notification, or an answer to the server. Sending it twice does no harm.
@@ -296,66 +291,6 @@ impl Link {
                 Ok(_) | Err(Failed::Stopped) => return,
                 Err(Failed::NotSent | Failed::Lost) if Instant::now() >= deadline => return,
                 Err(Failed::NotSent | Failed::Lost) => self.pause().await,
-            }
-        }
-    }
-
-    /// Sends a batch, or what is not a message, and passes on the answers. A batch that was lost is not sent again.
-    pub(super) async fn send_batch(
-        self: Arc<Self>,
-        text: Bytes,
-        requests: Vec<Arc<OpenRequest>>,
-        received: Instant,
-        place: Place,
-    ) {
-        let post = Request { method: Method::Post, headers: &[], body: &text };
-        let why = loop {
-            let deadline = self.deadline(received);
-            let attempt = self.attempt_in_session(Some(&place), post, deadline);
-            match self.unless_left(attempt).await {
-                Ok(response) => {
-                    drop(place);
-                    self.follow_batch(&requests, response).await;
-                    break UNKNOWN_EFFECT;
-                }
-                Err(Failed::Lost) => break UNKNOWN_EFFECT,
-                Err(Failed::Stopped) => break STOPPED,
-                Err(Failed::NotSent) if Instant::now() >= deadline => break ABSENT,
-                Err(Failed::NotSent) => self.pause().await,
-            }
-        };
-        for request in &requests {
-            if !self.is_leaving()
-                && request.may_answer()
-                && let Some(answer) = request.info.refusal(why)
-            {
-                self.write(answer).await;
-            }
-            self.remove(request);
-        }
-    }
-
-    /// Passes on the answers to a batch.
-    async fn follow_batch(&self, requests: &[Arc<OpenRequest>], mut response: Response) {
-        if response.content_type() == ContentType::EventStream {
-            let mut events = EventReader::new(&self.output, response, self.max_answer(), None);
-            while let Ok(Some((event, memory))) = events.next().await {
-                if let Ok(message) = Parsed::read(event.data.clone())
-                    && let Some(request) =
-                        requests.iter().find(|it| it.info.is_answered_by(&message))
-                {
-                    request.may_answer();
-                }
-                self.output.write(event.data, memory).await;
-            }
-        } else if let Some((body, memory)) =
-            self.output.read(&mut response, self.max_answer()).await
-        {
-            for request in requests {
-                request.may_answer();
-            }
-            if !body.is_empty() {
-                self.output.write(body, memory).await;
             }
         }
     }
@@ -389,6 +324,10 @@ impl OpenRequest {
         if !self.is_cancelled() {
             cancelled.await;
         }
+    }
+
+    pub(super) fn is_answered(&self) -> bool {
+        self.is_answered.load(Ordering::Relaxed)
     }
 
     /// Whether it has no answer yet. From now on it counts as answered.

@@ -1,10 +1,8 @@
 //! The client's messages, and the answers of the bridge.
 
 use bytes::Bytes;
-use serde::Deserialize;
-use serde_json::value::RawValue;
 
-use crate::frame::{self, INTERNAL_ERROR, Id, Method, PARSE_ERROR, Parsed};
+use crate::frame::{self, INTERNAL_ERROR, Id, Kind, Method, PARSE_ERROR, Parsed};
 use crate::front::about_no_request;
 
 pub(super) const UNKNOWN_EFFECT: &str =
@@ -23,7 +21,7 @@ pub(super) enum Content {
     Message(Parsed),
     Batch {
         text: Bytes,
-        requests: Vec<RequestInfo>,
+        requests: Vec<Parsed>,
     },
     /// Not JSON-RPC. The front answers with an error.
     Garbled(Bytes),
@@ -41,7 +39,9 @@ impl Content {
     pub(super) fn read(mut line: Bytes) -> Self {
         line.truncate(line.trim_ascii_end().len());
         if line.trim_ascii_start().first() == Some(&b'[') {
-            let requests = requests_of_batch(&line);
+            let messages = frame::split(&line).into_iter();
+            let messages = messages.filter_map(|part| Parsed::read(line.slice_ref(part)).ok());
+            let requests = messages.filter(|message| message.kind() == Kind::Request).collect();
             return Self::Batch { text: line, requests };
         }
         match Parsed::read(line.clone()) {
@@ -62,16 +62,13 @@ impl Content {
 
     /// The answers to its requests when they are not sent.
     pub(super) fn refusals(&self, why: &str) -> Vec<Bytes> {
-        match self {
-            Self::Message(message) => RequestInfo::of(message)
-                .and_then(|request| request.refusal(why))
-                .into_iter()
-                .collect(),
-            Self::Batch { requests, .. } => {
-                requests.iter().filter_map(|request| request.refusal(why)).collect()
-            }
-            Self::Garbled(_) => Vec::new(),
-        }
+        let messages = match self {
+            Self::Message(message) => std::slice::from_ref(message),
+            Self::Batch { requests, .. } => requests,
+            Self::Garbled(_) => &[],
+        };
+        let requests = messages.iter().filter_map(RequestInfo::of);
+        requests.filter_map(|request| request.refusal(why)).collect()
     }
 }
 
@@ -110,23 +107,6 @@ impl RequestInfo {
             frame::error(id, INTERNAL_ERROR, why)
         })
     }
-}
-
-fn requests_of_batch(text: &[u8]) -> Vec<RequestInfo> {
-    #[derive(Deserialize)]
-    struct Request<'a> {
-        #[serde(borrow)]
-        id: &'a RawValue,
-        method: String,
-    }
-    let all: Vec<&RawValue> = serde_json::from_slice(text).unwrap_or_default();
-    let requests =
-        all.iter().filter_map(|text| serde_json::from_str::<Request<'_>>(text.get()).ok());
-    requests
-        .map(|request| {
-            RequestInfo::new(request.id.get(), request.method == Method::ToolsCall.as_str())
-        })
-        .collect()
 }
 
 /// The answer to a request that the front refused, with the error in the body of its response.

@@ -10,6 +10,7 @@
 //!
 //! Guarantees: every request gets one answer, unless its client cancels it; messages reach the server in order.
 
+mod batch;
 mod exchange;
 mod lines;
 mod link;
@@ -26,10 +27,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use mainstay_hold::limits::LAST_MESSAGES;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
+use self::batch::Batch;
 use self::exchange::Exchange;
 use self::lines::{Incoming, Lines};
 use self::link::{Link, Tasks};
@@ -48,9 +51,6 @@ const CLOSE: Duration = Duration::from_secs(1);
 
 /// The answer to requests that were not answered by then.
 const CLOSED: &str = "the connection was closed before there was an answer";
-
-/// How long messages that are being sent may take when another daemon takes over.
-const LAST_MESSAGES: Duration = Duration::from_millis(200);
 
 /// Why a bridge ended early.
 #[derive(Debug, thiserror::Error)]
@@ -255,9 +255,8 @@ async fn send(link: &Arc<Link>, queued: Queued, tasks: &mut Tasks) {
         Content::Batch { text, requests } => (text, requests),
         Content::Garbled(text) => (text, Vec::new()),
     };
-    let requests = requests.into_iter().map(|info| link.add(info)).collect();
-    let sent = Arc::clone(link).send_batch(text, requests, received, link.order.place(lines));
-    tasks.spawn(sent);
+    let batch = Batch::new(link, text, requests, received);
+    tasks.spawn(batch.run(Arc::clone(link), link.order.place(lines)));
 }
 
 async fn send_message(

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use mainstay_hold::limits::RESTART_GRACE;
 use tokio::time::Instant;
 
 use super::BridgeError;
 use super::exchange::{Exchange, Opened};
-use super::link::{COMMON, Link, RESTART_TIME, RETRY_INTERVAL, SLOW_RETRY_INTERVAL, Tasks};
+use super::link::{COMMON, Link, RETRY_INTERVAL, SLOW_RETRY_INTERVAL, Tasks};
 use super::output::EventReader;
 use crate::client::{ConnectError, ContentType, Headers, Method, Request, Response, SendError};
 use crate::frame::Parsed;
@@ -114,7 +115,7 @@ async fn listen(link: Arc<Link>) {
         let headers = last_event.as_deref().map(|event| [("last-event-id", event)]);
         let headers = headers.as_ref().map_or(&[][..], |headers| &headers[..]);
         let get = Request { method: Method::Get, headers, body: b"" };
-        let deadline = Instant::now() + RESTART_TIME;
+        let deadline = Instant::now() + RESTART_GRACE;
         if let Ok(response) = link.attempt(Some(&session), None, get, deadline).await {
             last_event = match (response.status(), response.content_type()) {
                 (200, ContentType::EventStream) => {

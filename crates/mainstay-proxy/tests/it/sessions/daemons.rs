@@ -304,6 +304,56 @@ async fn a_quick_call_that_is_cut_is_executed_again_only_if_that_is_safe() {
     }
 }
 
+/// Each of its requests is decided about by itself.
+#[tokio::test(start_paused = true)]
+async fn of_a_batch_that_is_cut_what_is_safe_is_executed_again() {
+    let world = World::new();
+    let mut server = world.serves().await;
+    let (mut stdio_client, _) = StdioClient::opens_as(&world, "2025-03-26").await;
+    let call = |id: u64, tool: &str| json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": tool}});
+    stdio_client.writes(&json!([call(1, "peek"), call(2, "poke")])).await;
+    server.reads_call("peek").await;
+    server.reads_call("poke").await;
+    let world = world.killed();
+    stdio_client.moves_to(&world).await;
+    let mut server = world.finds(&server, &[]).await;
+    let peek = server.reads_call("peek").await;
+    server.returns(&peek, "seen").await;
+    let mut answers = [stdio_client.reads().await, stdio_client.reads().await];
+    answers.sort_by_key(|answer| answer["id"].as_u64());
+    assert_eq!(text(&answers[0]), "seen");
+    assert!(text(&answers[1]).contains("its effect is unknown"), "{}", answers[1]);
+    assert!(stdio_client.reads_nothing().await && server.reads_nothing().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_wait_for_a_daemon_as_long_as_other_messages() {
+    for (away, is_answered) in [(40, true), (50, false)] {
+        let world = World::new();
+        let mut server = world.serves().await;
+        let (mut stdio_client, _) = StdioClient::opens(&world).await;
+        stdio_client.calls(1, "peek").await;
+        stdio_client.calls(2, "peek").await;
+        server.reads_call("peek").await;
+        server.reads_call("peek").await;
+        stdio_client.is_cut().await;
+        sleep(Duration::from_secs(away)).await;
+        let world = world.killed();
+        stdio_client.moves_to(&world).await;
+        let mut server = world.finds(&server, &[]).await;
+        for _ in 0..2 {
+            if is_answered {
+                let call = server.reads_call("peek").await;
+                server.returns(&call, "seen").await;
+                assert_eq!(text(&stdio_client.reads().await), "seen");
+            } else {
+                let told = text(&stdio_client.reads().await);
+                assert!(told.contains("its effect is unknown"), "{told}");
+            }
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_session_of_a_client_that_is_killed_ends_and_that_of_one_that_is_cut_does_not() {
     let world = World::new();

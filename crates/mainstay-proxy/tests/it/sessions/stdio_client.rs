@@ -58,17 +58,22 @@ impl Connector for Front {
 impl StdioClient {
     /// A client whose session is initialized, and the id of the session.
     pub(super) async fn opens(world: &World) -> (Self, String) {
-        Self::new(world).initialized(world).await
+        Self::opens_as(world, "2025-11-25").await
+    }
+
+    /// The same, with another protocol version.
+    pub(super) async fn opens_as(world: &World, version: &str) -> (Self, String) {
+        Self::new(world).initialized(world, version).await
     }
 
     /// As [`StdioClient::opens`], with connections that are delayed, and listeners of this kind.
     pub(super) async fn opens_delayed(world: &World, kind: ListenerKind) -> Self {
-        Self::with(world, None, kind, 13).initialized(world).await.0
+        Self::with(world, None, kind, 13).initialized(world, "2025-11-25").await.0
     }
 
-    async fn initialized(mut self, world: &World) -> (Self, String) {
+    async fn initialized(mut self, world: &World, version: &str) -> (Self, String) {
         let params = json!({
-            "protocolVersion": "2025-11-25",
+            "protocolVersion": version,
             "capabilities": {"elicitation": {}},
             "clientInfo": {"name": "tester", "version": "1"},
         });
@@ -108,9 +113,15 @@ impl StdioClient {
         Self { reader: BufReader::new(reader), writer, bridge, front, connections, kind }
     }
 
+    /// Its connections are cut, and there is no daemon.
+    pub(super) async fn is_cut(&mut self) {
+        self.connections.lock().unwrap().take();
+        self.front.shutdown().await;
+    }
+
     /// Its connections are cut, and it connects to another daemon.
     pub(super) async fn moves_to(&mut self, world: &World) {
-        self.front.shutdown().await;
+        self.is_cut().await;
         self.front = serve(world, &self.connections, self.kind);
     }
 
@@ -127,7 +138,11 @@ impl StdioClient {
     pub(super) async fn says(&mut self, message: &Value) {
         let mut message = message.clone();
         message["jsonrpc"] = json!("2.0");
-        soon(self.writer.write_all(format!("{message}\n").as_bytes())).await.unwrap();
+        self.writes(&message).await;
+    }
+
+    pub(super) async fn writes(&mut self, line: &Value) {
+        soon(self.writer.write_all(format!("{line}\n").as_bytes())).await.unwrap();
     }
 
     pub(super) async fn reads(&mut self) -> Value {
