@@ -24,7 +24,7 @@ pub use mainstay_mcp::{client, frame, lists, sse};
 pub use mainstay_session::{
     Arrival, Availability, Decision, EventId, Found, Item, Reason, RelayNews, Run, RunInfo, Sent,
     SessionClock, SessionIds, SessionRecord, Settings, Start, StateStore, StreamKey, StreamNews,
-    StreamRecord, UpstreamRecord,
+    StreamRecord, UpstreamRecord, epoch,
 };
 pub use server::{
     AttachedRun, EventSink, Isolation, LastLine, Local, Lookup, OpenError, Ports, Reader, Ready,

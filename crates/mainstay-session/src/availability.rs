@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use mainstay_core::supervisor::{self, Supervisor};
 use mainstay_mcp::upstream::Hello;
 
 use crate::links::LinkKey;
@@ -45,6 +46,29 @@ pub struct Reason {
 }
 
 impl Availability {
+    /// What sessions learn from the supervisor of their run. `run` is the present one, if it is attached; `stderr` reads
+    /// its last lines. None for the run of a single session that is being ended, because the session may wait for its
+    /// next run already.
+    pub fn of(
+        supervisor: &Supervisor,
+        now: Instant,
+        run: Option<&Arc<Run>>,
+        stderr: impl FnOnce() -> Vec<String>,
+    ) -> Option<Self> {
+        if supervisor.session_run_end().is_some() {
+            return None;
+        }
+        let reason = |text| Arc::new(Reason { text, stderr: stderr() });
+        Some(match (supervisor.availability(now), run) {
+            (supervisor::Availability::Up, Some(run)) => Self::Up(Arc::clone(run)),
+            (supervisor::Availability::Up, None) => Self::unknown(),
+            (supervisor::Availability::Coming { due, why }, _) => {
+                Self::Coming { due, why: reason(why) }
+            }
+            (supervisor::Availability::Down { why }, _) => Self::Down { why: reason(why) },
+        })
+    }
+
     /// Nothing is known yet.
     pub(crate) fn unknown() -> Self {
         Self::Coming { due: None, why: Arc::default() }

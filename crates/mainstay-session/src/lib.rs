@@ -55,7 +55,7 @@ pub use calls::{Arrival, CallKey, NO_DISCOVER, NOT_INITIALIZED, classify_refusal
 pub use http::{OperationKey, UpstreamSession};
 pub use initialize::client_version;
 pub use level::Level;
-pub use links::{LinkKey, LinkTarget, RunInfo};
+pub use links::{LinkKey, LinkTarget, RunInfo, epoch};
 pub use record::{
     Sent, SessionRecord, StateStore, StreamKey, StreamNews, StreamRecord, UpstreamRecord,
 };

@@ -34,6 +34,16 @@ pub struct RunInfo {
     pub session: Option<String>,
 }
 
+/// The numbers of so many connections to one run, one after the other, differ.
+const CONNECTIONS: u64 = 16;
+
+/// A number for a connection to a run that no other one had, of this daemon or an earlier one: for [`RunInfo::epoch`].
+pub fn epoch(daemon: u64, attempt: u64) -> u32 {
+    let number = daemon.wrapping_mul(CONNECTIONS) | (attempt % CONNECTIONS);
+    let [a, b, c, d, ..] = number.to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
+}
+
 /// What a connection leads to.
 #[derive(Debug)]
 pub enum LinkTarget {
@@ -325,5 +335,16 @@ impl UpstreamSession {
             id: hello.http_session.clone(),
             version: hello.protocol_version.clone(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_of_all_daemons_differ() {
+        assert_eq!([epoch(1, 0), epoch(1, 15), epoch(1, 16), epoch(2, 0)], [16, 31, 16, 32]);
+        assert_eq!(epoch(u64::MAX, 3), u32::MAX - 12);
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mainstay_core::ServerName;
-use mainstay_core::supervisor::{self, Connection};
-use mainstay_proxy::{Availability, Hello, Reason, RunInfo, Server};
+use mainstay_core::supervisor::Connection;
+use mainstay_proxy::{Availability, Hello, Reason, RunInfo, Server, epoch};
 
 use super::Driver;
 use crate::clock;
@@ -12,9 +12,6 @@ use crate::snapshot;
 
 /// How many of the last lines of a run clients see.
 const LAST_LINES: usize = 5;
-
-/// The numbers of so many connections with one run, one after the other, differ.
-const CONNECTIONS: u64 = 16;
 
 /// The sessions that a run serves.
 #[derive(Debug)]
@@ -51,19 +48,13 @@ impl Scope {
 }
 
 impl Driver {
-    pub(super) fn availability(&self) -> Availability {
-        let reason = |text| Arc::new(Reason { text, stderr: self.last_lines() });
-        match (self.supervisor.availability(clock::now()), &self.session) {
-            (supervisor::Availability::Up, Some((_, session))) => {
-                Availability::Up(Arc::clone(&session.run.run))
-            }
-            (supervisor::Availability::Up, None) => {
-                Availability::Coming { due: None, why: Arc::default() }
-            }
-            (supervisor::Availability::Coming { due, why }, _) => {
-                Availability::Coming { due, why: reason(why) }
-            }
-            (supervisor::Availability::Down { why }, _) => Availability::Down { why: reason(why) },
+    /// Reports to sessions whether their run can be used.
+    pub(super) fn report_availability(&self) {
+        let run = self.session.as_ref().map(|(_, session)| &session.run.run);
+        let availability =
+            Availability::of(&self.supervisor, clock::now(), run, || self.last_lines());
+        if let Some(availability) = availability {
+            self.scope.set_availability(availability);
         }
     }
 
@@ -83,22 +74,5 @@ impl Driver {
     fn last_lines(&self) -> Vec<String> {
         let stderr = self.last_stderr.as_deref().unwrap_or_default();
         snapshot::tail_lines(stderr, LAST_LINES)
-    }
-}
-
-/// A number for a connection with a run that no other connection had, of this daemon or an earlier one.
-fn epoch(daemon: u64, connection: u64) -> u32 {
-    let number = daemon.wrapping_mul(CONNECTIONS) | (connection % CONNECTIONS);
-    u32::try_from(number & u64::from(u32::MAX)).expect("32 bits")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn connections_of_all_daemons_differ() {
-        assert_eq!([epoch(1, 0), epoch(1, 15), epoch(1, 16), epoch(2, 0)], [16, 31, 16, 32]);
-        assert_eq!(epoch(u64::MAX, 3), u32::MAX - 12);
     }
 }

@@ -334,7 +334,9 @@ impl Driver {
 
     async fn forget(&mut self) {
         self.tasks.shutdown().await;
-        self.set_availability(mainstay_proxy::Availability::Removed);
+        if self.supervisor.session_run_end().is_none() {
+            self.scope.set_availability(mainstay_proxy::Availability::Removed);
+        }
         if let Some(entries) = &self.entries {
             // What was done is in the event log. A client that locks its file for long is not waited for: the entry is
             // removed when the lock is released.
@@ -372,15 +374,8 @@ impl Driver {
             shown.session = self.session.as_ref().map(|(_, session)| session.clone());
             shown.last_stderr.clone_from(&self.last_stderr);
         });
-        self.set_availability(self.availability());
+        self.report_availability();
         self.update_port();
-    }
-
-    /// The run of a single session that is being ended is no longer the session's, which may wait for its next one.
-    fn set_availability(&self, availability: mainstay_proxy::Availability) {
-        if self.supervisor.session_run_end().is_none() {
-            self.scope.set_availability(availability);
-        }
     }
 
     /// Listens on the server's own port while the server should run.
