@@ -313,7 +313,9 @@ impl Server {
         let generation = *generation;
         let run = self.run_for(call.session);
         let is_present = run.is_some_and(|run| run.link == link || run.generation == generation);
-        if is_present || self.is_relayed(call.stream) {
+        // It may only be its engine that does not answer.
+        let is_kept = self.links.get(link).is_some_and(|link| !link.is_released);
+        if is_present || is_kept || self.is_relayed(call.stream) {
             return;
         }
         self.cancel_operation(operation);
