@@ -150,7 +150,8 @@ impl Server {
             Some(session) => vec![session],
             None => self.sessions.keys(),
         };
-        let is_concerned = |session: &Session| own_run_of.is_some() || !session.has_own_run();
+        let is_concerned =
+            |session: &Session| own_run_of.is_some() || !session.has_own_run() || self.is_removed();
         let concerned = sessions.iter().filter_map(|key| self.sessions.get(*key));
         // In the order in which the requests of a session arrived.
         let calls: Vec<_> = concerned

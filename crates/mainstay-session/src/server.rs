@@ -319,11 +319,17 @@ impl Server {
         static UNKNOWN: std::sync::LazyLock<Availability> =
             std::sync::LazyLock::new(Availability::unknown);
         match &session.own_run {
+            _ if self.is_removed() => &self.availability,
             Some(own) => own,
             // It must not use the shared run.
             None if self.lacks_own_run(session) => &UNKNOWN,
             None => &self.availability,
         }
+    }
+
+    /// Whether the server was removed, and with it the runs of its sessions.
+    pub(crate) fn is_removed(&self) -> bool {
+        matches!(self.availability, Availability::Removed)
     }
 
     pub(crate) fn run_for(&self, key: SessionKey) -> Option<Arc<Run>> {
