@@ -9,7 +9,7 @@ use crate::event::Event;
 use crate::front::COMMIT;
 use crate::model::{Call, Client, ClientState, Response};
 use crate::received::is_answer;
-use crate::script::{CallSpec, End, Form, Method};
+use crate::script::{CallSpec, End, Engine, Form, Method};
 use crate::world::{Reader, World};
 
 impl World {
@@ -156,7 +156,7 @@ impl World {
             lost_at: None,
             may_be_gone: false,
             resent: 0,
-            is_lossy: self.script.reads_earlier_output,
+            is_lossy: self.script.engine != Engine::Process,
             answered_at: None,
             unanswered_at: None,
         });

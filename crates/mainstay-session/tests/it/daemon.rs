@@ -1,18 +1,20 @@
-//! Daemons and their supervisor: what executes the actions of a server, and starts and attaches runs.
+//! Daemons: they execute the actions of a server, are killed and replaced.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use mainstay_core::Interruption;
+use mainstay_core::UnitHistory;
+use mainstay_core::supervisor::{self, SessionRunEnd};
 use mainstay_mcp::upstream::Identity;
 use mainstay_session::{
-    Action, Availability, Config, LinkKey, LinkTarget, OperationKey, Reason, RelayNews, RunInfo,
-    Server, SessionClock, SessionIds, Settings, StreamRef,
+    Action, Config, LinkKey, OperationKey, RelayNews, Server, SessionClock, SessionIds, Settings,
+    StreamRef,
 };
 
+use crate::driver::{Driver, Scope};
 use crate::event::Event;
-use crate::model::{ClientState, Run, Slot};
+use crate::model::ClientState;
 use crate::script::Kind;
 use crate::world::{Reader, World};
 
@@ -22,15 +24,10 @@ pub(crate) struct Daemon {
     pub(crate) links: BTreeMap<LinkKey, usize>,
     pub(crate) readers: HashMap<StreamRef, Reader>,
     pub(crate) aborted: HashSet<OperationKey>,
-    attachments: u32,
+    pub(crate) drivers: BTreeMap<Scope, Driver>,
 }
 
 static IDS: LazyLock<SessionIds> = LazyLock::new(|| SessionIds::new(&[7; 32], 1));
-
-fn coming(due: Option<std::time::Instant>) -> Availability {
-    let why = Arc::new(Reason { text: "exited 1".to_owned(), stderr: Vec::new() });
-    Availability::Coming { due, why }
-}
 
 impl World {
     /// Executes an action of a daemon.
@@ -46,7 +43,8 @@ impl World {
             }
             Action::Attached(link, result) => self.attached(daemon, link, result),
             Action::Http(operation, link, what) => {
-                self.after(1, Event::Http { daemon, operation, link, what });
+                let run = self.daemons[daemon].links.get(&link).copied();
+                self.after(1, Event::Http { daemon, operation, run, what });
             }
             Action::AbortHttp(operation) => {
                 self.daemons[daemon].aborted.insert(operation);
@@ -60,21 +58,18 @@ impl World {
                     server.last_line(call, Some("installing"));
                 }
             }
-            Action::StartSessionRun(id) => {
-                self.slots.entry(Some(id.to_string())).or_default();
-                self.after(2, Event::Start { session: Some(id.to_string()) });
+            Action::StartSessionRun(id) => self.isolate(&id),
+            Action::StopSessionRun(id) => self.end_session_run(&id, SessionRunEnd::Idle),
+            Action::ReleaseSessionRun(id) => {
+                self.end_session_run(&id, SessionRunEnd::SessionEnded);
             }
-            Action::StopSessionRun(id) | Action::ReleaseSessionRun(id) => {
-                let key = Some(id.to_string());
-                self.kill_run(key.clone(), true, 0, 0);
-                self.slots.remove(&key);
+            Action::ReportUnreachable(generation) => {
+                let event = supervisor::Event::Unreachable { generation };
+                self.after(0, Event::Driver { daemon, scope: None, event });
             }
-            Action::LogLine(..)
-            | Action::Closed(_)
-            | Action::DropLink(_)
-            | Action::ResumeHttp(_)
-            | Action::ReportUnreachable(_)
-            | Action::Record(_) => {}
+            Action::Closed(link) => self.session_closed(daemon, link),
+            Action::DropLink(link) => drop(self.daemons[daemon].links.remove(&link)),
+            Action::LogLine(..) | Action::ResumeHttp(_) | Action::Record(_) => {}
         }
     }
 
@@ -100,7 +95,7 @@ impl World {
         let now = self.instant();
         let copy = self.store.state().copy.clone();
         let mut server = Server::new(self.config(), copy.as_deref());
-        let inherited = self.live_run(None).map(|run| self.runs[run].generation);
+        let inherited = self.present_run(&None).map(|run| self.runs[run].id.generation());
         if !is_reload && !self.daemons.is_empty() {
             self.unrecorded_at = inherited;
         }
@@ -112,9 +107,7 @@ impl World {
             (state.sessions.values().cloned().collect::<Vec<_>>(), state.records())
         };
         for record in sessions {
-            let own = self.slots.get(&Some(record.id.clone()));
-            let has_own_run =
-                own.and_then(|slot| slot.run).is_some_and(|run| self.runs[run].is_alive);
+            let has_own_run = self.present_run(&Some(record.id.as_str().into())).is_some();
             let has_streams = records.iter().any(|it| *it.key.session == *record.id);
             if !is_lazy || has_own_run || has_streams {
                 let id = record.id.clone();
@@ -137,197 +130,26 @@ impl World {
             links: BTreeMap::new(),
             readers: HashMap::new(),
             aborted: HashSet::new(),
-            attachments: 0,
+            drivers: BTreeMap::new(),
         });
         self.current = Some(self.daemons.len() - 1);
-        let slots: Vec<_> = self.slots.keys().cloned().collect();
-        for session in slots {
-            if !self.slots.contains_key(&session) {
+        self.add_driver(&None, self.history.clone());
+        for run in 0..self.runs.len() {
+            let (scope, id) = (self.runs[run].scope.clone(), self.runs[run].id);
+            let Some(session) = scope.as_ref().filter(|_| !self.runs[run].is_gone) else {
                 continue;
-            }
-            let run = self.live_run(session.as_ref());
-            match run {
-                Some(run) if self.runs[run].hello.is_some() => self.attach(run),
-                Some(run) => {
-                    self.runs[run].is_alive = false;
-                    self.after(1, Event::Start { session });
-                }
-                None => self.after(1, Event::Start { session }),
+            };
+            if self.server().is_some_and(|server| server.session(session).is_some()) {
+                let last = self.last_run(session);
+                self.add_driver(&scope, UnitHistory { last, ..UnitHistory::default() });
+            } else {
+                self.forget_runs(&scope);
+                self.end_run(&scope, id, None);
             }
         }
         self.settle();
         for client in 0..self.clients.len() {
             self.listen(client);
-        }
-    }
-
-    pub(crate) fn live_run(&self, session: Option<&String>) -> Option<usize> {
-        self.slots.get(&session.cloned())?.run.filter(|run| self.runs[*run].is_alive)
-    }
-
-    /// The supervisor starts a run.
-    pub(crate) fn start_run(&mut self, session: Option<String>) {
-        let Some(slot) = self.slots.get(&session) else { return };
-        if self.current.is_none() || self.is_removed || self.live_run(session.as_ref()).is_some() {
-            return;
-        }
-        if slot.down_until > self.now {
-            return self.after(slot.down_until - self.now, Event::Start { session });
-        }
-        let generation = self.runs.len() as u64 + 1;
-        let run = Run { generation, session: session.clone(), is_alive: true, ..Run::default() };
-        self.runs.push(run);
-        let index = self.runs.len() - 1;
-        self.slots.insert(session.clone(), Slot { run: Some(index), ..Slot::default() });
-        self.report(session.as_ref(), coming(None));
-        self.attach(index);
-    }
-
-    fn attach(&mut self, index: usize) {
-        let Some(current) = self.current else { return };
-        let now = self.instant();
-        let reads_earlier_output = self.script.reads_earlier_output;
-        let run = &mut self.runs[index];
-        let first = if reads_earlier_output { run.out.len() } else { run.confirmed };
-        let daemon = &mut self.daemons[current];
-        daemon.attachments += 1;
-        let epoch = u32::try_from(current).expect("there are few") * 16 + (daemon.attachments & 15);
-        let target = if self.script.kind == Kind::Http {
-            // Nothing is known of what a server that runs elsewhere did before.
-            if reads_earlier_output { LinkTarget::Remote } else { LinkTarget::Http }
-        } else {
-            let written = run.written + run.kept.len() as u64;
-            let earlier_output =
-                (reads_earlier_output && run.hello.is_some()).then(|| run.out.clone());
-            LinkTarget::Stdio { written, earlier_output }
-        };
-        let info = RunInfo {
-            generation: run.generation,
-            after: None,
-            known: run.hello.clone(),
-            epoch,
-            session: run.session.clone(),
-        };
-        let Some(server) = daemon.server.as_mut() else { return };
-        let link = server.attach(now, target, info);
-        daemon.links.insert(link, index);
-        run.link = Some((current, link, first));
-        for line in first..run.out.len() {
-            self.after(1, Event::Deliver { daemon: current, link, run: index, index: line });
-        }
-        self.settle();
-    }
-
-    fn attached<E>(
-        &mut self,
-        daemon: usize,
-        link: LinkKey,
-        result: Result<Arc<mainstay_session::Run>, E>,
-    ) {
-        if self.current != Some(daemon) {
-            return;
-        }
-        let Some(index) = self.daemons[daemon].links.get(&link).copied() else { return };
-        let session = self.runs[index].session.clone();
-        let Ok(run) = result else {
-            self.runs[index].is_alive = false;
-            self.after(10, Event::Detach { daemon, link });
-            return self.after(20, Event::Start { session });
-        };
-        let is_wanted = self.live_run(session.as_ref()) == Some(index);
-        if is_wanted {
-            self.runs[index].hello = Some((*run.hello).clone());
-            self.report(session.as_ref(), Availability::Up(run));
-        }
-    }
-
-    /// The supervisor reports the availability of a run.
-    pub(crate) fn report(&mut self, session: Option<&String>, availability: Availability) {
-        let (now, is_removed) = (self.instant(), self.is_removed);
-        let Some(server) = self.server().filter(|_| !is_removed) else { return };
-        match session {
-            Some(id) => server.set_session_availability(now, id, availability),
-            None => server.set_availability(now, availability),
-        }
-    }
-
-    /// A run exits. The daemon notices after `delay`, and starts the next one after `backoff`.
-    pub(crate) fn kill_run(
-        &mut self,
-        session: Option<String>,
-        exact: bool,
-        delay: u64,
-        backoff: u64,
-    ) {
-        let Some(run) = self.live_run(session.as_ref()) else { return };
-        self.runs[run].is_alive = false;
-        self.fail_http_of(run);
-        let written = if exact { self.runs[run].written } else { u64::MAX };
-        // What it wrote before arrives first.
-        let delay = delay + 2;
-        if let Some((daemon, link, _)) = self.runs[run].link {
-            self.after(delay, Event::Ended { daemon, link, written });
-            self.after(delay + 100, Event::Detach { daemon, link });
-        }
-        if let Some(slot) = self.slots.get_mut(&session) {
-            slot.down_until = self.now + delay + backoff;
-        }
-        self.after(delay + backoff, Event::Start { session });
-    }
-
-    pub(crate) fn notice_end(&mut self, daemon: usize, link: LinkKey, written: u64) {
-        let now = self.instant();
-        let Some(run) = self.daemons[daemon].links.get(&link).copied() else { return };
-        let is_stdio = self.script.kind != Kind::Http;
-        let session = self.runs[run].session.clone();
-        let down_until = self.slots.get(&session).map_or(0, |slot| slot.down_until);
-        let due = Some(self.at(down_until)).filter(|_| down_until > self.now);
-        // The lines may end before the exit is known, or after it.
-        let is_early = written.is_multiple_of(2);
-        if is_stdio
-            && is_early
-            && let Some(server) = self.daemons[daemon].server.as_mut()
-        {
-            server.close_stdio(now, link, written);
-            self.settle();
-        }
-        if self.current == Some(daemon)
-            && self.slots.get(&session).is_some_and(|slot| slot.run == Some(run))
-        {
-            self.report(session.as_ref(), coming(due));
-            self.settle();
-        }
-        if is_stdio && let Some(server) = self.daemons[daemon].server.as_mut() {
-            server.close_stdio(now, link, written);
-        }
-    }
-
-    pub(crate) fn go_down(&mut self, ms: u64) {
-        self.kill_run(None, true, 0, ms);
-        if ms > 1000 {
-            let why = Arc::new(Reason::default());
-            self.report(None, Availability::Down { why });
-        }
-    }
-
-    pub(crate) fn interrupt(&mut self, loses_lines: bool) {
-        let Some(run) = self.live_run(None).filter(|_| self.script.kind != Kind::Http) else {
-            return;
-        };
-        let Some((daemon, link, _)) = self.runs[run].link else { return };
-        let now = self.instant();
-        self.was_interrupted = true;
-        for execution in &mut self.executions {
-            if execution.run == run && !execution.is_over {
-                execution.is_muted |= loses_lines;
-                let call = &mut self.calls[execution.call];
-                call.interruptions += 3;
-                self.responses[call.response].is_lossy = true;
-            }
-        }
-        let written = self.runs[run].written;
-        if let Some(server) = self.daemons[daemon].server.as_mut() {
-            server.link_interrupted(now, link, Interruption { written, at: now });
         }
     }
 
@@ -363,6 +185,7 @@ impl World {
         }
         let Some(current) = self.current.take() else { return };
         self.note_durable();
+        self.save_history(current);
         self.daemons[current].server = None;
         self.daemons[current].readers.clear();
         self.store.state().lose_unwritten();
@@ -404,6 +227,7 @@ impl World {
             return;
         }
         self.note_durable();
+        self.save_history(current);
         self.store.state().write();
         self.daemons[current].readers.clear();
         let Some(server) = self.daemons[current].server.as_mut() else { return };

@@ -1,12 +1,9 @@
 //! The end of a script: everything becomes well again, must be answered, and is released.
 
-use std::sync::Arc;
-
-use mainstay_session::Availability;
+use mainstay_core::{Status, Wanted};
 
 use crate::event::{Event, ExecutionStep};
-use crate::model::ClientState;
-use crate::script::{End, Kind};
+use crate::script::{Behaviour, End, Kind};
 use crate::world::World;
 
 impl World {
@@ -14,20 +11,15 @@ impl World {
     pub(crate) fn end(&mut self) {
         self.is_ending = true;
         self.store.state().is_stalled = false;
+        self.behaviour = Behaviour::default();
+        self.failing_starts = 0;
+        self.engine_back(false);
         if self.script.is_removed && self.current.is_some() {
-            self.is_removed = true;
-            let now = self.instant();
-            if let Some(server) = self.server() {
-                server.set_availability(now, Availability::Removed);
-            }
-            for client in self.clients.iter_mut().filter(|client| client.local.is_none()) {
-                client.state = ClientState::Over;
-            }
-            self.settle();
+            self.want(Wanted::Gone);
+        } else {
+            self.want(Wanted::On);
         }
-        for slot in self.slots.values_mut() {
-            slot.down_until = 0;
-        }
+        self.settle();
         for run in 0..self.runs.len() {
             self.read_again(run);
         }
@@ -47,7 +39,27 @@ impl World {
         for call in &self.calls {
             assert!(!call.is_open(), "call {} has no answer", call.key);
         }
+        self.expect_running();
         self.release();
+    }
+
+    /// A server that is wanted and can start is running, and so are the runs of sessions that need one.
+    fn expect_running(&mut self) {
+        if self.is_removed {
+            return;
+        }
+        let has_failed = |status| status == Some(Status::Error);
+        if self.scopes().iter().any(|scope| has_failed(self.status(scope))) {
+            self.restart();
+        }
+        self.advance(30_000);
+        assert_eq!(self.wanted, Wanted::On);
+        assert!(self.scopes().contains(&None), "the server is not supervised");
+        for scope in self.scopes() {
+            let status = self.status(&scope);
+            assert_eq!(status, Some(Status::Running), "the run of {scope:?}");
+            assert!(self.live_run(&scope).is_some(), "the run of {scope:?} is not there");
+        }
     }
 
     /// All sessions end, and nothing must be left.
@@ -73,23 +85,13 @@ impl World {
             }
             self.settle();
         }
-        let keys: Vec<_> = self.slots.keys().cloned().collect();
-        for key in keys {
-            self.is_removed = true;
-            self.kill_run(key, true, 0, 0);
-        }
+        self.want(Wanted::Off);
         self.advance(130_000);
-        let now = self.instant();
-        for daemon in 0..self.daemons.len() {
-            let links = std::mem::take(&mut self.daemons[daemon].links);
-            let Some(server) = self.daemons[daemon].server.as_mut() else { continue };
-            // A link is kept while an availability has its run.
-            server.set_availability(now, Availability::Down { why: Arc::default() });
-            for link in links.into_keys() {
-                server.release_link(link);
-            }
-            self.settle();
+        for run in &self.runs {
+            assert!(run.is_gone, "run {} of {:?} is left", run.id, run.scope);
         }
+        let scopes = self.scopes();
+        assert!(scopes.iter().all(Option::is_none), "runs are supervised: {scopes:?}");
         let is_http = self.script.kind == Kind::Http;
         if let Some(server) = self.server() {
             assert_eq!(server.usage(), [], "something is left (http: {is_http})");

@@ -1,7 +1,13 @@
 //! What happens later, in the order of its time.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use mainstay_session::{CallKey, HttpOperation, HttpOutcome, LinkKey, OperationKey};
+use mainstay_core::RunId;
+use mainstay_core::supervisor::{self, Connection, SessionFailure};
+use mainstay_session::{CallKey, HttpOperation, HttpOutcome, LinkKey, OperationKey, Run};
+
+use crate::driver::Scope;
 
 /// Something that happens later.
 #[derive(Debug)]
@@ -31,20 +37,53 @@ pub(crate) enum Event {
     ReadAgain {
         run: usize,
     },
-    /// The daemon notices that a run has ended.
-    Ended {
+    /// A stdio server writes a line.
+    Write {
+        run: usize,
+        line: String,
+    },
+    /// The engine starts the process of a run.
+    Create {
         daemon: usize,
-        link: LinkKey,
+        scope: Scope,
+        id: RunId,
+    },
+    /// A run exits, because it was told to.
+    Exit {
+        run: usize,
+    },
+    /// The engine notices that a run has exited.
+    Exited {
+        run: usize,
         written: u64,
     },
-    Detach {
+    /// Nothing of a run is left.
+    Gone {
+        run: usize,
+    },
+    EngineBack {
+        loses_lines: bool,
+    },
+    /// A supervisor learns something.
+    Driver {
         daemon: usize,
-        link: LinkKey,
+        scope: Scope,
+        event: supervisor::Event,
     },
-    /// The supervisor starts a run, of a session or the shared one, unless there is one.
-    Start {
-        session: Option<String>,
+    OpenSession {
+        daemon: usize,
+        scope: Scope,
+        connection: Connection,
+        resume: bool,
     },
+    SessionResult {
+        daemon: usize,
+        scope: Scope,
+        connection: Connection,
+        result: Result<Arc<Run>, SessionFailure>,
+    },
+    /// The user starts the server again.
+    WantOn,
     Written {
         daemon: usize,
         call: CallKey,
@@ -60,7 +99,7 @@ pub(crate) enum Event {
     Http {
         daemon: usize,
         operation: OperationKey,
-        link: LinkKey,
+        run: Option<usize>,
         what: HttpOperation,
     },
     HttpMessage {

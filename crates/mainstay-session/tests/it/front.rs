@@ -173,6 +173,9 @@ impl World {
         let it = &self.responses[response];
         let (client, seen, event) = (it.client, it.seen, it.event.clone());
         let (Some(event), Some(current)) = (event, self.current) else { return };
+        if self.is_removed {
+            return self.give_up(response);
+        }
         let Some(key) = self.session(client) else { return };
         let Some(server) = self.server() else { return };
         match server.find(key, &event.at(seen)) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mainstay_mcp::frame::Parsed;
 use mainstay_mcp::upstream::{Hello, UpstreamError};
 use mainstay_session::{
-    HttpFailure, HttpOperation, HttpOutcome, LinkKey, OperationKey, UpstreamRecord, UpstreamSession,
+    HttpFailure, HttpOperation, HttpOutcome, OperationKey, UpstreamRecord, UpstreamSession,
 };
 use serde_json::value::RawValue;
 
@@ -29,7 +29,7 @@ impl World {
         &mut self,
         daemon: usize,
         operation: OperationKey,
-        link: LinkKey,
+        run: Option<usize>,
         what: HttpOperation,
     ) {
         if self.daemons[daemon].server.is_none()
@@ -37,10 +37,10 @@ impl World {
         {
             return;
         }
-        let run =
-            self.daemons[daemon].links.get(&link).copied().filter(|run| self.runs[*run].is_alive);
+        let is_there =
+            |run: &usize| self.runs[*run].is_alive && self.now >= self.runs[*run].away_until;
         let done = |outcome| Event::HttpDone { daemon, operation, outcome };
-        let Some(run) = run else {
+        let Some(run) = run.filter(is_there) else {
             let outcome = match what {
                 HttpOperation::Notify { .. } | HttpOperation::Delete { .. } => HttpOutcome::Done,
                 HttpOperation::Listen { .. } => HttpOutcome::ListenFailed,
@@ -69,7 +69,8 @@ impl World {
                     version: hello.protocol_version.clone(),
                 };
                 let session = UpstreamSession::resume(record).expect("it fits a header");
-                let takes = self.runs[run].next_id % 3 * 4;
+                let ready_in = self.runs[run].ready_at.saturating_sub(self.now);
+                let takes = ready_in.max(self.runs[run].next_id % 3 * 4);
                 self.after(takes, done(HttpOutcome::Opened(Arc::new(session), hello)));
             }
             HttpOperation::Request { session, message } => {

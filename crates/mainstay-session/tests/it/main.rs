@@ -1,12 +1,14 @@
-//! A simulation: random scripts in virtual time drive a [`mainstay_session::Server`] with clients, runs, a supervisor
-//! and daemons that are killed and reloaded.
+//! A simulation: random scripts in virtual time drive a [`mainstay_session::Server`] and the [`mainstay_core::Supervisor`]s
+//! of its runs with clients, an engine that takes its time or fails, and daemons that are killed and reloaded.
 //!
 //! `MAINSTAY_SIM_SCRIPTS` is the number of scripts of each test, and `MAINSTAY_SIM_SEED` runs one seed only. A failing
 //! seed prints its shortest script.
 
 mod client;
 mod daemon;
+mod driver;
 mod ending;
+mod engine;
 mod event;
 mod front;
 mod http;

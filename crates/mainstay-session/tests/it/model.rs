@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use mainstay_core::RunId;
 use mainstay_mcp::upstream::Hello;
 use mainstay_mcp::version::ProtocolVersion;
 use mainstay_session::{EventId, LinkKey, OperationKey, StreamRef};
 
-use crate::script::{CallSpec, Form, Method};
+use crate::driver::Scope;
+use crate::script::{Behaviour, CallSpec, Form, Method};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ClientState {
@@ -55,10 +57,11 @@ pub(crate) struct Call {
 
 impl Call {
     /// How often it may be executed.
-    pub(crate) fn limit(&self, resent: u32) -> u32 {
+    pub(crate) fn limit(&self, resent: u32, is_remote: bool) -> u32 {
         match self.spec.method {
             Method::Write | Method::Vendor => 1,
-            _ => 2 + self.interruptions + resent,
+            // A server that runs elsewhere may break off twice and be the same run.
+            _ => 2 + self.interruptions + resent + u32::from(is_remote),
         }
     }
 
@@ -124,10 +127,22 @@ pub(crate) enum Reply {
 pub(crate) type Asked = BTreeMap<u64, Option<usize>>;
 
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct Run {
-    pub(crate) generation: u64,
-    pub(crate) session: Option<String>,
+    pub(crate) id: RunId,
+    pub(crate) scope: Scope,
+    pub(crate) behaviour: Behaviour,
+    pub(crate) started_at: u64,
+    /// When it answers `initialize`.
+    pub(crate) ready_at: u64,
+    pub(crate) is_told_to_end: bool,
+    /// Whether its process is alive.
     pub(crate) is_alive: bool,
+    /// Whether the engine has noticed its exit, and whether nothing of it is left.
+    pub(crate) is_exit_noticed: bool,
+    pub(crate) is_gone: bool,
+    /// Until when a server that runs elsewhere cannot be reached.
+    pub(crate) away_until: u64,
     pub(crate) does_not_read: bool,
     /// Lines that wait until it reads.
     pub(crate) kept: Vec<Bytes>,
@@ -141,11 +156,4 @@ pub(crate) struct Run {
     pub(crate) next_id: u64,
     /// The daemon that is connected, its link, and the first line that it gets.
     pub(crate) link: Option<(usize, LinkKey, usize)>,
-}
-
-/// What the supervisor knows of the shared run, or of a session's own.
-#[derive(Debug, Default)]
-pub(crate) struct Slot {
-    pub(crate) run: Option<usize>,
-    pub(crate) down_until: u64,
 }

@@ -1,6 +1,6 @@
 //! Scripts that have failed.
 
-use crate::script::{CallSpec, End, Form, Kind, Method, Script, Step, What};
+use crate::script::{CallSpec, End, Engine, Form, Kind, Method, Script, Step, What};
 
 const CALL: CallSpec = CallSpec {
     method: Method::Write,
@@ -17,7 +17,9 @@ fn check(kind: Kind, change: impl FnOnce(&mut Script), steps: &[(u64, What)]) {
         kind,
         hold: 5000,
         has_pages: false,
-        reads_earlier_output: false,
+        engine: Engine::Process,
+        restart_delay: 10,
+        restart_max: 10,
         confirmation: 0,
         disk: 0,
         is_removed: false,
@@ -72,9 +74,9 @@ fn a_request_that_was_repeated_before_it_was_journaled_is_not_repeated_again() {
         &[
             (0, open(3, Form::Events, false)),
             (86, call(silent)),
-            (2, What::Die { exact: false, delay: 18, backoff: 10 }),
+            (2, What::Die { exact: false, delay: 18 }),
             (2, What::Reload),
-            (166, What::Die { exact: false, delay: 21, backoff: 10 }),
+            (166, What::Die { exact: false, delay: 21 }),
         ],
     );
 }
@@ -99,7 +101,7 @@ fn an_unusable_answer_is_found_in_the_earlier_output_of_a_run() {
     let invalid = CallSpec { takes: 2000, progress: 3, end: End::Invalid, ..CALL };
     check(
         Kind::Shared,
-        |script| script.reads_earlier_output = true,
+        |script| script.engine = Engine::Container,
         &[
             (1188, open(0, Form::Events, true)),
             (177, call(invalid)),
@@ -115,7 +117,7 @@ fn a_recovered_request_is_forgotten_with_its_session() {
         |_| {},
         &[
             (102, open(2, Form::Events, true)),
-            (343, What::Die { exact: true, delay: 78, backoff: 3000 }),
+            (343, What::Die { exact: true, delay: 78 }),
             (8, call(CALL)),
             (305, What::Reload),
             (3, What::Close { client: 0 }),
@@ -155,13 +157,13 @@ fn a_request_that_the_client_was_asked_about_is_not_repeated() {
 fn a_recorded_session_whose_initialize_is_repeated_exists_once() {
     check(
         Kind::Http,
-        |script| (script.has_pages, script.reads_earlier_output, script.disk) = (true, true, 50),
-        &[(1, open(0, Form::Events, true)), (3, What::Down { ms: 100 }), (111, What::Reload)],
+        |script| (script.has_pages, script.engine, script.disk) = (true, Engine::Remote, 50),
+        &[(1, open(0, Form::Events, true)), (3, What::Stop { ms: 100 }), (111, What::Reload)],
     );
     check(
         Kind::Http,
-        |script| (script.has_pages, script.reads_earlier_output, script.disk) = (true, true, 50),
-        &[(1, open(0, Form::Events, true)), (3, What::Down { ms: 100 }), (3, What::Reload)],
+        |script| (script.has_pages, script.engine, script.disk) = (true, Engine::Remote, 50),
+        &[(1, open(0, Form::Events, true)), (3, What::Stop { ms: 100 }), (3, What::Reload)],
     );
 }
 

@@ -21,8 +21,10 @@ pub(crate) struct Script {
     pub(crate) hold: u64,
     /// Whether lists have two pages.
     pub(crate) has_pages: bool,
-    /// Whether a new daemon reads all earlier output of a stdio server, as that of a container.
-    pub(crate) reads_earlier_output: bool,
+    pub(crate) engine: Engine,
+    /// How long the second restart in a row waits, in ms, and how many there are before the server is given up.
+    pub(crate) restart_delay: u64,
+    pub(crate) restart_max: u32,
     /// How long the confirmation of a line takes, in ms.
     pub(crate) confirmation: u64,
     /// How long the disk takes, in ms.
@@ -90,15 +92,28 @@ pub(crate) enum What {
     Die {
         exact: bool,
         delay: u8,
-        backoff: u16,
     },
     /// The own run of a session ends.
     DieOwn {
         client: u8,
     },
-    /// There is no run for so many ms.
-    Down {
+    /// The user stops the server for so many ms.
+    Stop {
         ms: u16,
+    },
+    /// The user restarts the server.
+    Restart,
+    /// Runs that are started later behave like this.
+    Behave(Behaviour),
+    /// The next starts fail.
+    FailStarts {
+        count: u8,
+        failure: FailedStart,
+    },
+    /// The engine of containers does not answer for so many ms.
+    EngineAway {
+        ms: u16,
+        loses_lines: bool,
     },
     StopReading {
         ms: u16,
@@ -123,6 +138,46 @@ pub(crate) enum What {
     },
     Reload,
     Sweep,
+}
+
+/// Where runs live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Engine {
+    Process,
+    /// A new daemon reads all earlier output of a stdio server.
+    Container,
+    /// The server runs elsewhere; it speaks HTTP.
+    Remote,
+}
+
+/// How long a run takes for something, in ms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Behaviour {
+    /// Until its process is there.
+    pub(crate) start: u16,
+    /// Until it answers `initialize`. One that takes too long is ended.
+    pub(crate) initialize: u16,
+    /// Until it exits when it is asked to. One that takes too long is killed.
+    pub(crate) stop: u16,
+    /// From its exit until nothing of it is left.
+    pub(crate) gone: u16,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FailedStart {
+    Temporary,
+    Permanent,
+}
+
+impl Behaviour {
+    fn random(rng: &mut Rng) -> Self {
+        Self {
+            start: rng.pick(&[0, 0, 5, 300, 3000]),
+            initialize: rng.pick(&[0, 0, 50, 2000, 15_000]),
+            stop: rng.pick(&[0, 3, 400, 20_000]),
+            gone: rng.pick(&[0, 0, 5, 500, 4000]),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -236,7 +291,14 @@ impl Script {
             kind,
             hold: rng.pick(&[0, 300, 5000, 5000, 45_000]),
             has_pages: rng.one_in(4),
-            reads_earlier_output: rng.one_in(4),
+            engine: match rng.below(8) {
+                0..=4 => Engine::Process,
+                5 if kind == Kind::Http => Engine::Container,
+                _ if kind == Kind::Http => Engine::Remote,
+                _ => Engine::Container,
+            },
+            restart_delay: rng.pick(&[10, 500, 3000]),
+            restart_max: rng.pick(&[1, 10, 10, 10]),
             confirmation: rng.pick(&[0, 0, 3, 500]),
             disk: rng.pick(&[0, 5, 50]),
             is_removed: rng.one_in(8),
@@ -280,13 +342,18 @@ fn random_step(rng: &mut Rng, kind: Kind, has_daemons: bool) -> Step {
         64..=67 => What::Cancel { client, which: rng.byte(8) },
         68..=69 => What::Close { client },
         70 => What::RootsChanged { client },
-        71..=75 => What::Die {
-            exact: !rng.one_in(4),
-            delay: rng.byte(80),
-            backoff: rng.pick(&[0, 10, 500, 3000]),
+        71..=74 => What::Die { exact: !rng.one_in(4), delay: rng.byte(80) },
+        75 => match rng.below(4) {
+            0 => What::Restart,
+            1 => What::EngineAway { ms: rng.pick(&[20, 3000]), loses_lines: rng.one_in(2) },
+            _ => {
+                let failure = rng.pick(&[FailedStart::Temporary, FailedStart::Permanent]);
+                What::FailStarts { count: 1 + rng.byte(2), failure }
+            }
         },
         76 if kind == Kind::Isolated => What::DieOwn { client },
-        76 | 77 => What::Down { ms: rng.pick(&[100, 4000, 20_000]) },
+        76 => What::Stop { ms: rng.pick(&[100, 4000, 20_000]) },
+        77 => What::Behave(Behaviour::random(rng)),
         78 | 79 if kind == Kind::Http => What::Forget,
         78 => What::StopReading { ms: rng.pick(&[50, 1000, 9000]) },
         79 => What::Interrupt { loses_lines: rng.one_in(2) },

@@ -7,7 +7,7 @@ use mainstay_session::LinkKey;
 use crate::event::{Event, ExecutionStep};
 use crate::model::{Execution, Reply};
 use crate::received::{tag, text_of};
-use crate::script::{CallSpec, End, Kind, Method, Said};
+use crate::script::{CallSpec, End, Engine, Kind, Method, Said};
 use crate::world::World;
 
 pub(crate) const HELLO: &str = r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"prompts":{},"resources":{"subscribe":true},"logging":{}},"serverInfo":{"name":"sim","version":"1"}}"#;
@@ -63,7 +63,13 @@ impl World {
                     self.begin(run, &message, Reply::Line(id));
                 } else {
                     let result = self.result_of(&message);
-                    self.write(run, format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#));
+                    let line = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#);
+                    let is_initialize =
+                        message.method().is_some_and(|method| method.as_str() == "initialize");
+                    match self.runs[run].ready_at.saturating_sub(self.now) {
+                        wait @ 1.. if is_initialize => self.after(wait, Event::Write { run, line }),
+                        _ => self.write(run, line),
+                    }
                 }
             }
             _ => self.take_message(run, &message),
@@ -146,7 +152,7 @@ impl World {
         let lost_daemons = u32::try_from(lost_daemons).expect("there are few");
         let resent = self.responses[it.response].resent + lost_daemons;
         assert!(
-            it.executions <= it.limit(resent),
+            it.executions <= it.limit(resent, self.script.engine == Engine::Remote),
             "{} ({:?}) was executed {} times",
             it.key,
             it.spec.method,
@@ -245,8 +251,7 @@ impl World {
         match spec.end {
             End::Silent if !self.is_ending => return,
             End::Exit(times) if count <= u32::from(times) => {
-                let session = self.runs[run].session.clone();
-                return self.kill_run(session, count == 1, u64::from(spec.takes % 70), 5);
+                return self.kill_run(run, count == 1, u64::from(spec.takes % 70));
             }
             _ => {}
         }
@@ -327,8 +332,8 @@ impl World {
         }
         let client = usize::from(client) % self.clients.len();
         let session = (self.script.kind == Kind::Isolated && !self.is_local(client))
-            .then(|| self.clients[client].session.clone());
-        let Some(run) = self.live_run(session.as_ref()) else { return };
+            .then(|| self.clients[client].session.as_str().into());
+        let Some(run) = self.live_run(&session) else { return };
         if self.runs[run].hello.is_none() {
             return;
         }

@@ -5,13 +5,15 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mainstay_core::{RunId, UnitHistory, Wanted};
 use mainstay_mcp::frame::Parsed;
 use mainstay_session::{Server, StreamKey, StreamRef};
 
 use crate::daemon::Daemon;
+use crate::engine::Outage;
 use crate::event::{Event, Queued};
-use crate::model::{Call, Client, Execution, Response, Run, Slot};
-use crate::script::{Form, Script, What};
+use crate::model::{Call, Client, Execution, Response, Run};
+use crate::script::{Behaviour, FailedStart, Form, Script, What};
 use crate::store::Store;
 
 /// What reads a stream of a daemon.
@@ -46,7 +48,16 @@ pub(crate) struct World {
     pub(crate) responses: Vec<Response>,
     pub(crate) executions: Vec<Execution>,
     pub(crate) runs: Vec<Run>,
-    pub(crate) slots: BTreeMap<Option<String>, Slot>,
+    /// What the user wants of the server.
+    pub(crate) wanted: Wanted,
+    /// What earlier daemons knew of the shared run, and the last runs of sessions.
+    pub(crate) history: UnitHistory,
+    pub(crate) last_runs: BTreeMap<Arc<str>, RunId>,
+    /// How the next runs behave, and how many of the next starts fail.
+    pub(crate) behaviour: Behaviour,
+    pub(crate) failing_starts: u8,
+    pub(crate) failure: FailedStart,
+    pub(crate) outage: Option<Outage>,
     pub(crate) is_ending: bool,
     pub(crate) was_interrupted: bool,
     pub(crate) is_removed: bool,
@@ -72,7 +83,13 @@ impl World {
             responses: Vec::new(),
             executions: Vec::new(),
             runs: Vec::new(),
-            slots: BTreeMap::new(),
+            wanted: Wanted::On,
+            history: UnitHistory::default(),
+            last_runs: BTreeMap::new(),
+            behaviour: Behaviour::default(),
+            failing_starts: 0,
+            failure: FailedStart::Temporary,
+            outage: None,
             is_ending: false,
             unrecorded_at: None,
             was_interrupted: false,
@@ -80,7 +97,6 @@ impl World {
             messages: 0,
             woken: Vec::new(),
         };
-        world.slots.insert(None, Slot::default());
         world.start_daemon(false, false);
         world
     }
@@ -118,11 +134,13 @@ impl World {
         let mut at_once = 0;
         loop {
             let event = self.queue.peek().map(|Reverse(queued)| queued.at);
-            let deadlines =
+            let drivers = self.daemons.iter().flat_map(|daemon| daemon.drivers.values());
+            let drivers = drivers.filter_map(|driver| driver.supervisor.deadline());
+            let servers =
                 self.daemons.iter().filter_map(|daemon| daemon.server.as_ref()?.deadline());
-            let deadline = deadlines.min().map(|at| {
+            let deadline = servers.chain(drivers).min().map(|at| {
                 let wait = at.saturating_duration_since(self.base);
-                u64::try_from(wait.as_micros().div_ceil(1000)).expect("scripts are short")
+                u64::try_from(wait.as_nanos().div_ceil(1_000_000)).expect("scripts are short")
             });
             let next = event.into_iter().chain(deadline).min().filter(|at| *at <= until);
             let Some(next) = next else { break };
@@ -134,12 +152,25 @@ impl World {
                 for server in self.daemons.iter_mut().filter_map(|daemon| daemon.server.as_mut()) {
                     server.handle_timers(now);
                 }
+                self.settle();
+                self.tick(now);
             } else if let Some(Reverse(queued)) = self.queue.pop() {
                 self.handle(queued.event);
             }
             self.settle();
         }
         self.now = self.now.max(until);
+    }
+
+    /// Supervisors learn that their deadlines have passed.
+    fn tick(&mut self, now: Instant) {
+        for scope in self.scopes() {
+            let driver = self.driver(&scope);
+            let deadline = driver.and_then(|driver| driver.supervisor.deadline());
+            if deadline.is_some_and(|at| at <= now) {
+                self.tell(&scope, mainstay_core::supervisor::Event::Tick);
+            }
+        }
     }
 
     /// Executes actions until there are none.
@@ -184,14 +215,30 @@ impl World {
             Event::Confirm { daemon, link, count } => self.confirm(daemon, link, count),
             Event::Execute { execution, step } => self.execute(execution, step),
             Event::ReadAgain { run } => self.read_again(run),
-            Event::Ended { daemon, link, written } => self.notice_end(daemon, link, written),
-            Event::Detach { daemon, link } => {
-                if let Some(server) = self.daemons[daemon].server.as_mut() {
-                    server.release_link(link);
-                    self.daemons[daemon].links.remove(&link);
+            Event::Write { run, line } => {
+                if self.runs[run].is_alive {
+                    self.write(run, line);
                 }
             }
-            Event::Start { session } => self.start_run(session),
+            Event::Create { daemon, scope, id } => self.create_run(daemon, scope, id),
+            Event::Exit { run } => self.kill_run(run, true, 0),
+            Event::Exited { run, written } => self.run_exited(run, written),
+            Event::Gone { run } => self.run_gone(run),
+            Event::EngineBack { loses_lines } => self.engine_back(loses_lines),
+            Event::Driver { daemon, scope, event } => {
+                if self.current == Some(daemon) {
+                    self.tell(&scope, event);
+                }
+            }
+            Event::OpenSession { daemon, scope, connection, resume } => {
+                self.open_session(daemon, scope, connection, resume);
+            }
+            Event::SessionResult { daemon, scope, connection, result } => {
+                if self.current == Some(daemon) {
+                    self.session_result(&scope, connection, result);
+                }
+            }
+            Event::WantOn => self.want(Wanted::On),
             Event::Written { daemon, call } => {
                 self.store.state().write();
                 if let Some(server) = self.daemons[daemon].server.as_mut() {
@@ -200,8 +247,8 @@ impl World {
             }
             Event::Commit { response } => self.commit_due(response),
             Event::ClientReply { client, text } => self.post(client, text),
-            Event::Http { daemon, operation, link, what } => {
-                self.http_arrives(daemon, operation, link, what);
+            Event::Http { daemon, operation, run, what } => {
+                self.http_arrives(daemon, operation, run, what);
             }
             Event::HttpMessage { daemon, operation, text } => {
                 let message = Parsed::read(text).expect("the server writes JSON");
@@ -277,18 +324,31 @@ impl World {
                     self.post(client, text.to_owned());
                 }
             }
-            What::Die { exact, delay, backoff } => {
-                self.kill_run(None, exact, delay.into(), backoff.into());
+            What::Die { exact, delay } => {
+                if let Some(run) = self.live_run(&None) {
+                    self.kill_run(run, exact, delay.into());
+                }
             }
             What::DieOwn { client } => {
                 if let Some(client) = self.client(client) {
-                    let session = self.clients[client].session.clone();
-                    self.kill_run(Some(session), true, 3, 20);
+                    let session = self.clients[client].session.as_str().into();
+                    if let Some(run) = self.live_run(&Some(session)) {
+                        self.kill_run(run, true, 3);
+                    }
                 }
             }
-            What::Down { ms } => self.go_down(ms.into()),
+            What::Stop { ms } => {
+                self.want(Wanted::Off);
+                self.after(ms.into(), Event::WantOn);
+            }
+            What::Restart => self.restart(),
+            What::Behave(behaviour) => self.behaviour = behaviour,
+            What::FailStarts { count, failure } => {
+                (self.failing_starts, self.failure) = (count, failure);
+            }
+            What::EngineAway { ms, loses_lines } => self.engine_away(ms.into(), loses_lines),
             What::StopReading { ms } => {
-                if let Some(run) = self.live_run(None) {
+                if let Some(run) = self.live_run(&None) {
                     self.runs[run].does_not_read = true;
                     self.after(ms.into(), Event::ReadAgain { run });
                 }
@@ -296,7 +356,7 @@ impl World {
             What::Interrupt { loses_lines } => self.interrupt(loses_lines),
             What::Say { client, said } => self.say(client, said),
             What::Forget => {
-                if let Some(run) = self.live_run(None) {
+                if let Some(run) = self.live_run(&None) {
                     self.runs[run].http_sessions.clear();
                 }
             }
