@@ -14,7 +14,6 @@ pub(crate) enum Kind {
 
 /// A script, and what holds for all of it.
 #[derive(Debug, Clone)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a circumstance of its own")]
 pub(crate) struct Script {
     pub(crate) kind: Kind,
     /// How long requests are held, in ms.
