@@ -14,6 +14,7 @@ mod news;
 pub mod panics;
 mod policy;
 pub mod refresh;
+pub mod session_runs;
 mod spec;
 mod status;
 pub mod supervisor;
@@ -28,6 +29,7 @@ pub use name::{NameError, RunId, ServerName};
 pub use news::{FoundState, News, RunKey, Started};
 pub use panics::lock;
 pub use policy::{LONGEST_STOP_TIMEOUT, OnStop, RestartPolicy, StableFrom};
+pub use session_runs::{SessionKey, SessionRuns};
 pub use spec::{
     ClientSettings, ContainerSpec, EngineKind, EnvVar, HeaderError, HeaderName, HeaderValue,
     ImageError, ImageRef, Limits, NoSuchMode, ProcessSpec, ProxyProblem, ProxySettings,

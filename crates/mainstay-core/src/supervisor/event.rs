@@ -158,6 +158,8 @@ pub enum SessionFailure {
 pub enum SessionRunEnd {
     /// Its client is idle. The session continues, and its next request starts another run.
     Idle,
+    /// All sessions of the server share one run from now on.
+    Shared,
     /// The session has ended.
     SessionEnded,
 }
@@ -167,6 +169,7 @@ impl SessionRunEnd {
     pub fn cause(self) -> &'static str {
         match self {
             Self::Idle => "idle",
+            Self::Shared => "shared",
             Self::SessionEnded => "session-ended",
         }
     }

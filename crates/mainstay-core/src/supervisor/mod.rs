@@ -459,11 +459,17 @@ impl Supervisor {
             (LoggedEvent::Wanted { .. }, Some(SessionRunEnd::Idle)) => {
                 return "asked to stop: its client is idle".to_owned();
             }
+            (LoggedEvent::Wanted { .. }, Some(SessionRunEnd::Shared)) => {
+                return "asked to stop: all sessions share one run now".to_owned();
+            }
             (LoggedEvent::Wanted { .. }, Some(SessionRunEnd::SessionEnded)) => {
                 return "asked to stop: its session has ended".to_owned();
             }
             (LoggedEvent::Removed, Some(SessionRunEnd::Idle)) => {
                 return "stopped; the next request of its client starts another run".to_owned();
+            }
+            (LoggedEvent::Removed, Some(SessionRunEnd::Shared)) => {
+                return "stopped because all sessions share one run now".to_owned();
             }
             (LoggedEvent::Removed, Some(SessionRunEnd::SessionEnded)) => {
                 return "stopped because its session has ended".to_owned();
