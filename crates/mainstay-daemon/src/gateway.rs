@@ -1,20 +1,21 @@
 //! Servers as clients see them, and what these need of the daemon. Each server knows the driver that supervises it, and
-//! no other part: requests for runs of single sessions go through a channel ([`SessionRunRequest`]).
+//! no other part: what is about runs of single sessions goes through a channel ([`RunRequestSender`]).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use mainstay_api::EventRecord;
 use mainstay_core::supervisor::Event;
-use mainstay_core::{ServerName, ServerSpec};
+use mainstay_core::{ServerName, SessionKey};
 use mainstay_proxy::{
-    Decision, EventSink, Identity, Isolation, LastLine, Ports, Server, Servers, SessionClock,
-    SessionIds, SessionStore, Settings, Stderr, StreamNews,
+    Decision, Identity, LastLine, Ports, Report, RunOwner, Server, Servers, SessionClock,
+    SessionIds, SessionStore, Settings, StreamNews,
 };
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock;
 use crate::driver::Message;
+use crate::run_requests::RunRequestSender;
 use crate::state::event_log::{EventLog, RateLimit};
 use crate::state::session_store::RecoveredState;
 
@@ -27,7 +28,7 @@ pub(crate) struct Gateway {
     ids: SessionIds,
     event_log: EventLog,
     rate_limit: Arc<RateLimit>,
-    requests: mpsc::UnboundedSender<SessionRunRequest>,
+    requests: RunRequestSender,
     /// What an earlier daemon stored, until its servers are recovered.
     recovered: Arc<Mutex<RecoveredState>>,
 }
@@ -38,9 +39,9 @@ impl Gateway {
         store: Arc<dyn SessionStore>,
         recovered: RecoveredState,
         ids: SessionIds,
-    ) -> (Self, SessionRunRequests) {
-        let (requests, receiver) = mpsc::unbounded_channel();
-        let gateway = Self {
+        requests: RunRequestSender,
+    ) -> Self {
+        Self {
             servers: Arc::default(),
             store,
             clock: SessionClock::resumed(recovered.clock, clock::now()),
@@ -49,32 +50,36 @@ impl Gateway {
             rate_limit: Arc::default(),
             requests,
             recovered: Arc::new(Mutex::new(recovered)),
-        };
-        (gateway, receiver)
+        }
     }
 
     /// Adds a server that the driver with this inbox supervises.
-    pub(crate) fn add(&self, spec: &ServerSpec, driver: mpsc::Sender<Message>) -> Server {
-        let name = spec.name.as_str();
-        let copy = self.recovered().copies.extract_if(.., |(server, _)| server == name).next();
+    pub(crate) fn add(
+        &self,
+        name: &ServerName,
+        settings: Settings,
+        driver: mpsc::Sender<Message>,
+    ) -> Server {
+        let is_own = |(server, _): &mut (String, _)| server == name.as_str();
+        let copy = self.recovered().copies.extract_if(.., is_own).next();
         let copy = copy.map(|(_, copy)| copy);
         let port = Arc::new(DriverPort {
-            server: spec.name.clone(),
+            server: name.clone(),
             driver,
             requests: self.requests.clone(),
             event_log: self.event_log.clone(),
             rate_limit: Arc::clone(&self.rate_limit),
         });
+        let asked = Arc::clone(&port);
         let ports = Ports {
             store: Arc::clone(&self.store),
-            event_sink: Arc::clone(&port) as Arc<dyn EventSink>,
-            isolation: Arc::clone(&port) as Arc<dyn Isolation>,
-            stderr: port,
+            report: Arc::new(move |report| port.report(report)),
+            last_line: Arc::new(move |owner| asked.last_line(owner)),
             identity: identity(),
             clock: self.clock,
             ids: self.ids.clone(),
         };
-        let server = Server::new(name, settings(spec), ports, copy.as_deref());
+        let server = Server::new(name.as_str(), settings, ports, copy.as_deref());
         self.servers.insert(server.clone());
         server
     }
@@ -149,67 +154,47 @@ pub(crate) fn identity() -> Identity {
     Identity { name: "mainstay".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() }
 }
 
-/// What a spec says about sessions.
-pub(crate) fn settings(spec: &ServerSpec) -> Settings {
-    let proxy = &spec.proxy;
-    Settings {
-        hold: proxy.hold,
-        replay: proxy.replay.clone(),
-        quiet_restart: proxy.quiet_restart,
-        isolate: proxy.isolate,
-        isolate_idle: proxy.isolate_idle,
-    }
-}
-
-/// What sessions with runs of their own need.
-#[derive(Debug)]
-pub(crate) enum SessionRunRequest {
-    Start {
-        server: ServerName,
-        session: String,
-    },
-    /// The session continues without its run.
-    Stop {
-        server: ServerName,
-        session: String,
-    },
-    /// The session has ended.
-    Release {
-        server: ServerName,
-        session: String,
-    },
-}
-
-pub(crate) type SessionRunRequests = mpsc::UnboundedReceiver<SessionRunRequest>;
-
-/// Connects a server with its driver and with the event log.
+/// Connects a server with the drivers of its runs and with the event log.
 struct DriverPort {
     server: ServerName,
+    /// The driver of the run that all sessions share.
     driver: mpsc::Sender<Message>,
-    requests: mpsc::UnboundedSender<SessionRunRequest>,
+    /// Reaches the drivers of other runs.
+    requests: RunRequestSender,
     event_log: EventLog,
     rate_limit: Arc<RateLimit>,
 }
 
 impl DriverPort {
-    /// For events that are repeated with every request: they may be lost while the driver is busy.
-    fn report(&self, event: Event) {
-        self.driver.try_send(event.into()).ok();
+    fn report(&self, report: Report) {
+        match report {
+            Report::StartSessionRun(session) => self.requests.start(self.key(session)),
+            Report::StopSessionRun(session, why) => self.requests.stop(self.key(session), why),
+            Report::Demand(owner) => self.send(owner, Event::Demand.into()),
+            Report::Unreachable(owner, generation) => {
+                self.send(owner, Event::Unreachable { generation }.into());
+            }
+            Report::Decision(decision) => self.record(decision),
+        }
     }
 
-    fn request(&self, request: SessionRunRequest) {
-        // A daemon that is stopping starts and stops no runs.
-        self.requests.send(request).ok();
+    /// For messages that are repeated with every request: they may be lost while the driver is busy.
+    fn send(&self, owner: RunOwner, message: Message) {
+        match owner {
+            Some(session) => self.requests.message(self.key(session), message),
+            None => drop(self.driver.try_send(message)),
+        }
     }
-}
 
-impl EventSink for DriverPort {
-    fn record_decision(&self, decision: Decision) {
+    fn last_line(&self, owner: RunOwner) -> LastLine {
+        let (reply, line) = oneshot::channel();
+        self.send(owner, Message::LastLine(reply));
+        Box::pin(async move { line.await.ok().flatten() })
+    }
+
+    fn record(&self, decision: Decision) {
         let Decision { server, run, cause, detail } = decision;
         tracing::debug!(server, run, cause, detail, "request");
-        if cause == "refused" {
-            self.report(Event::Demand);
-        }
         let Some(omitted) = self.rate_limit.admit(&server, cause, clock::now()) else { return };
         let detail = match omitted {
             0 => detail,
@@ -225,35 +210,51 @@ impl EventSink for DriverPort {
         });
     }
 
-    fn unreachable(&self, _: &str, generation: u64) {
-        self.report(Event::Unreachable { generation });
+    fn key(&self, session: Arc<str>) -> SessionKey {
+        SessionKey { server: self.server.clone(), session }
     }
 }
 
-impl Isolation for DriverPort {
-    fn start(&self, _: &str, session: &str) {
-        let (server, session) = (self.server.clone(), session.to_owned());
-        self.request(SessionRunRequest::Start { server, session });
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver;
+    use crate::run_requests::{self, RunRequest};
 
-    fn stop(&self, _: &str, session: &str) {
-        let (server, session) = (self.server.clone(), session.to_owned());
-        self.request(SessionRunRequest::Stop { server, session });
-    }
+    #[tokio::test]
+    async fn what_is_about_the_run_of_a_session_reaches_only_the_driver_of_that_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let (sender, mut shared) = driver::inbox();
+        let (requests, mut receiver) = run_requests::channel();
+        let port = DriverPort {
+            server: "time".parse().unwrap(),
+            driver: sender,
+            requests,
+            event_log: EventLog::open(&dir.path().join("events.db")).unwrap(),
+            rate_limit: Arc::default(),
+        };
+        let own = || Some(Arc::from("0123456789abcdef"));
+        port.report(Report::Demand(own()));
+        let RunRequest::Message(key, message) = receiver.next().await else { panic!() };
+        assert_eq!(key.run_name().as_str(), "time-0123456789abcdef");
+        assert!(matches!(message, Message::Event(Event::Demand)), "{message:?}");
+        port.report(Report::Unreachable(own(), 3));
+        let RunRequest::Message(_, message) = receiver.next().await else { panic!() };
+        let is_meant = matches!(message, Message::Event(Event::Unreachable { generation: 3 }));
+        assert!(is_meant, "{message:?}");
+        let line = port.last_line(own());
+        let RunRequest::Message(_, Message::LastLine(reply)) = receiver.next().await else {
+            panic!()
+        };
+        reply.send(Some("last".to_owned())).unwrap();
+        assert_eq!(line.await.as_deref(), Some("last"));
+        assert!(shared.try_recv().is_err(), "the shared run is not concerned");
 
-    fn release(&self, _: &str, session: &str) {
-        let (server, session) = (self.server.clone(), session.to_owned());
-        self.request(SessionRunRequest::Release { server, session });
-    }
-}
-
-impl Stderr for DriverPort {
-    fn last_line(&self, _: &str) -> LastLine {
-        let (reply, line) = oneshot::channel();
-        let driver = self.driver.clone();
-        Box::pin(async move {
-            driver.send(Message::LastLine(reply)).await.ok()?;
-            line.await.ok().flatten()
-        })
+        port.report(Report::Demand(None));
+        assert!(matches!(shared.recv().await, Some(Message::Event(Event::Demand))));
+        // A driver that does not answer any more has no line.
+        let line = port.last_line(None);
+        drop(shared);
+        assert_eq!(line.await, None);
     }
 }

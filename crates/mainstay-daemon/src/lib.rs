@@ -18,6 +18,7 @@ mod listen;
 mod log;
 mod random;
 mod registry;
+mod run_requests;
 mod run_session;
 mod service;
 mod snapshot;
@@ -165,7 +166,7 @@ struct Daemon {
     control_socket: UnixListener,
     /// `None` when they are refused.
     requests: Option<LifecycleRequests>,
-    /// Pass news from engines to drivers.
+    /// Pass news from engines to drivers, and requests of sessions to the registry.
     messengers: JoinSet<()>,
     /// One per command that is being served.
     command_tasks: JoinSet<()>,

@@ -5,29 +5,36 @@
 
 mod change;
 mod entries;
-mod session_runs;
+mod session_drivers;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use mainstay_api::{ApiError, Around, ErrorKind};
 use mainstay_core::supervisor::Event;
-use mainstay_core::{RunId, RunKey, ServerName, ServerSpec, Status, Wanted, WorkloadKind};
+use mainstay_core::{
+    RunId, RunKey, ServerName, ServerSpec, SessionRuns, Status, Wanted, WorkloadKind, session_runs,
+};
 use mainstay_engine::{Found, News, StartError};
 use mainstay_hold::limits::{ACKNOWLEDGE, STOP_SERVER};
+use mainstay_proxy::{Server, Settings};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::clock;
 use crate::driver::{self, Context, Driver, Ending, Handle, Message, Scope};
-use crate::gateway::{self, Gateway, SessionRunRequest, SessionRunRequests};
 use crate::listen;
+use crate::run_requests::{RunRequest, RunRequestReceiver};
 use crate::snapshot::Snapshot;
 use crate::startup::inherited::Inherited;
 use crate::state::store::{StoreError, Stored};
+
+/// How many drivers that have ended wait to be removed.
+const ENDED: usize = 16;
 
 /// The servers. Clones share them.
 #[derive(Clone)]
@@ -37,9 +44,11 @@ pub(crate) struct Registry {
 
 struct Shared {
     context: Context,
-    gateway: Gateway,
+    open_server: OpenServer,
     state: Mutex<State>,
+    /// The tasks of drivers, and tasks that end with them.
     drivers: Mutex<JoinSet<()>>,
+    ended: mpsc::Sender<EndedDriver>,
     /// Locked while intent is changed.
     changing: tokio::sync::Mutex<Ended>,
 }
@@ -47,43 +56,27 @@ struct Shared {
 #[derive(Default)]
 struct State {
     servers: BTreeMap<ServerName, Handle>,
-    /// Runs of single sessions, by names of their own.
-    session_runs: BTreeMap<ServerName, SessionRun>,
+    session_runs: SessionRuns,
+    /// The drivers of runs of single sessions, by the names of these runs.
+    session_drivers: BTreeMap<ServerName, Handle>,
     /// The last runs of removed servers, so that no run number is used twice.
     last_runs: HashMap<ServerName, RunId>,
     /// What an earlier daemon left of runs that may belong to single sessions, until these resume them.
     inherited: HashMap<ServerName, Inherited>,
 }
 
-/// A run of a server that belongs to one session.
-#[derive(Debug, Clone)]
-struct SessionRun {
-    server: ServerName,
-    session: String,
-    handle: Handle,
-    /// Whether it is being stopped, and what follows.
-    ending: Option<AfterEnd>,
+/// Creates a server as clients see it, which the driver with this inbox supervises.
+pub(crate) type OpenServer =
+    Arc<dyn Fn(&ServerName, Settings, mpsc::Sender<Message>) -> Server + Send + Sync>;
+
+/// A driver that has ended. It is dropped when the registry has forgotten it.
+pub(crate) struct EndedDriver {
+    name: ServerName,
+    ending: Ending,
+    driver: Driver,
 }
 
-/// What follows the end of a session's run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum AfterEnd {
-    /// The session has ended.
-    Nothing,
-    /// The session continues, and may start another run.
-    KeepNumber,
-    /// The session already needs another run.
-    StartNext,
-}
-
-/// A handle for tasks that must not keep the registry alive.
-struct WeakRegistry(Weak<Shared>);
-
-impl WeakRegistry {
-    fn upgrade(&self) -> Option<Registry> {
-        self.0.upgrade().map(|shared| Registry { shared })
-    }
-}
+pub(crate) type EndedDrivers = mpsc::Receiver<EndedDriver>;
 
 /// Whether the daemon is stopping, so that nothing may be changed any more.
 #[derive(Debug, Default)]
@@ -93,19 +86,22 @@ impl Registry {
     /// A registry without servers; of removed ones only the last runs are known.
     pub(crate) fn new(
         context: Context,
-        gateway: Gateway,
+        open_server: OpenServer,
         last_runs: HashMap<ServerName, RunId>,
-    ) -> Self {
-        let state = Mutex::new(State { last_runs, ..State::default() });
+    ) -> (Self, EndedDrivers) {
+        let session_runs = SessionRuns::new(last_runs.clone());
+        let state = Mutex::new(State { session_runs, last_runs, ..State::default() });
         let (drivers, changing) = (Mutex::default(), tokio::sync::Mutex::default());
-        Self { shared: Arc::new(Shared { context, gateway, state, drivers, changing }) }
+        let (ended, receiver) = mpsc::channel(ENDED);
+        let shared = Shared { context, open_server, state, drivers, ended, changing };
+        (Self { shared: Arc::new(shared) }, receiver)
     }
 
     /// Starts the driver of a server.
     pub(crate) fn adopt(&self, stored: Stored, inherited: &Inherited) {
         let name = stored.spec.name.clone();
         let (sender, inbox) = driver::inbox();
-        let server = self.shared.gateway.add(&stored.spec, sender.clone());
+        let server = (self.shared.open_server)(&name, settings(&stored.spec), sender.clone());
         if let Some(adopted) = &inherited.adopted {
             let Context { session_files, is_successor, .. } = &self.shared.context;
             let saved = session_files.load(&RunKey::new(name.clone(), adopted.run));
@@ -128,10 +124,6 @@ impl Registry {
     /// Takes what no session has resumed.
     pub(crate) fn take_inherited(&self) -> HashMap<ServerName, Inherited> {
         std::mem::take(&mut self.state().inherited)
-    }
-
-    fn downgrade(&self) -> WeakRegistry {
-        WeakRegistry(Arc::downgrade(&self.shared))
     }
 
     /// All servers, by name.
@@ -190,8 +182,8 @@ impl Registry {
         for server in stored {
             let name = server.spec.name.clone();
             if let Ok(handle) = self.get(&name) {
-                if let Some(shown) = self.shared.gateway.servers.get(name.as_str()) {
-                    shown.set(gateway::settings(&server.spec));
+                if let Some(shown) = self.shared.context.servers.get(name.as_str()) {
+                    shown.set(settings(&server.spec));
                 }
                 let is_off = handle.view.borrow().wanted == Wanted::Off;
                 handle.send(Message::Replace(Box::new(server.clone()))).await;
@@ -203,7 +195,7 @@ impl Registry {
                 };
                 // A driver that has ended publishes nothing more.
                 timeout(ACKNOWLEDGE, handle.view.clone().wait_for(is_done)).await.ok();
-                for (own, handle) in self.session_runs_of(&name) {
+                for (own, handle) in self.session_drivers_of(&name) {
                     let spec = ServerSpec { name: own, ..server.spec.clone() };
                     let own = Stored { spec, ..server.clone() };
                     handle.send(Message::Replace(Box::new(own))).await;
@@ -238,25 +230,18 @@ impl Registry {
         Ok(guard)
     }
 
-    /// Starts and stops the runs of single sessions, until the gateway is dropped.
-    pub(crate) fn handle_requests(&self, mut requests: SessionRunRequests) {
-        let registry = self.downgrade();
-        drop(tokio::spawn(async move {
-            while let Some(request) = requests.recv().await {
-                let Some(registry) = registry.upgrade() else { return };
-                match request {
-                    SessionRunRequest::Start { server, session } => {
-                        registry.isolate(&server, &session);
-                    }
-                    SessionRunRequest::Stop { server, session } => {
-                        registry.stop_session_run(&server, &session);
-                    }
-                    SessionRunRequest::Release { server, session } => {
-                        registry.release(&server, &session);
-                    }
-                }
+    /// Executes what sessions request, and removes servers whose drivers have ended, until it is dropped.
+    pub(crate) async fn run(self, mut requests: RunRequestReceiver, mut ended: EndedDrivers) {
+        loop {
+            tokio::select! {
+                biased;
+                request = requests.next() => match request {
+                    RunRequest::SessionRun(event) => self.handle_session_run(event),
+                    RunRequest::Message(key, message) => self.send_to_session_run(&key, message),
+                },
+                Some(ended) = ended.recv() => self.driver_ended(ended),
             }
-        }));
+        }
     }
 
     /// Passes on what an engine reports.
@@ -264,8 +249,8 @@ impl Registry {
         let server = news.server();
         let handle = {
             let state = self.state();
-            let run = state.session_runs.get(server).map(|run| &run.handle);
-            state.servers.get(server).or(run).cloned()
+            let of_session = || state.session_drivers.get(server);
+            state.servers.get(server).or_else(of_session).cloned()
         };
         if let Some(handle) = handle {
             handle.send(Event::News(news)).await;
@@ -314,18 +299,17 @@ impl Registry {
         }
     }
 
-    /// Runs a driver to its end, and then removes its server.
-    fn drive(&self, name: ServerName, driver: Driver) {
-        let registry = self.downgrade();
+    /// Runs a driver to its end, and then reports that.
+    fn drive(&self, name: ServerName, mut driver: Driver) {
+        let ended = self.shared.ended.clone();
         self.drivers().spawn(async move {
             let ending = driver.run().await;
-            if let Some(registry) = registry.upgrade() {
-                registry.driver_ended(name, ending);
-            }
+            // Without a receiver, the daemon has ended.
+            ended.send(EndedDriver { name, ending, driver }).await.ok();
         });
     }
 
-    /// Collects the drivers that have ended.
+    /// Collects the tasks that have ended.
     fn reap(&self) {
         while let Some(ended) = self.drivers().try_join_next() {
             if let Err(error) = ended {
@@ -334,36 +318,41 @@ impl Registry {
         }
     }
 
-    fn driver_ended(&self, name: ServerName, ending: Ending) {
-        let run = self.state().session_runs.remove(&name);
-        if let Some(run) = run {
-            return self.session_run_ended(&run, name, ending);
-        }
-        self.state().servers.remove(&name);
-        self.shared.gateway.servers.remove(name.as_str());
-        if let Ending::Forgotten(last) = ending {
-            for (_, run) in self.session_runs_of(&name) {
-                session_runs::send_later(&run, Event::Want(Wanted::Gone));
-            }
-            self.state().last_runs.insert(name, last);
-        }
-    }
-
-    /// The servers, and their runs of single sessions.
-    fn everything(&self) -> Vec<Handle> {
+    fn driver_ended(&self, EndedDriver { name, ending, driver }: EndedDriver) {
         self.reap();
-        let state = self.state();
-        let runs = state.session_runs.values().map(|run| &run.handle);
-        state.servers.values().chain(runs).cloned().collect()
+        let last = match ending {
+            Ending::Forgotten(last) => Some(last),
+            Ending::Retired => None,
+        };
+        let is_session_run = self.state().session_drivers.remove(&name).is_some();
+        if is_session_run {
+            self.handle_session_run(session_runs::Event::Ended { name, last });
+        } else {
+            self.state().servers.remove(&name);
+            self.shared.context.servers.remove(name.as_str());
+            if let Some(last) = last {
+                self.state().last_runs.insert(name.clone(), last);
+                self.handle_session_run(session_runs::Event::ServerRemoved(name));
+            }
+        }
+        // Only now, because commands see its end: the name is free then.
+        drop(driver);
     }
 
-    /// The runs of single sessions of a server that are not being stopped: a change of intent must not bring back one that
-    /// is.
-    fn session_runs_of(&self, server: &ServerName) -> Vec<(ServerName, Handle)> {
+    /// The drivers of servers and of runs of single sessions.
+    fn everything(&self) -> Vec<Handle> {
         let state = self.state();
-        let is_own = |run: &SessionRun| run.server == *server && run.ending.is_none();
-        let runs = state.session_runs.iter().filter(|(_, run)| is_own(run));
-        runs.map(|(name, run)| (name.clone(), run.handle.clone())).collect()
+        state.servers.values().chain(state.session_drivers.values()).cloned().collect()
+    }
+
+    /// The drivers of the runs of single sessions of a server, which are not being ended: a change of intent must not
+    /// bring back one that is.
+    fn session_drivers_of(&self, server: &ServerName) -> Vec<(ServerName, Handle)> {
+        let state = self.state();
+        let names = state.session_runs.of(server);
+        let driver =
+            |name: &ServerName| Some((name.clone(), state.session_drivers.get(name)?.clone()));
+        names.filter_map(driver).collect()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -372,6 +361,18 @@ impl Registry {
 
     fn drivers(&self) -> MutexGuard<'_, JoinSet<()>> {
         mainstay_core::lock(&self.shared.drivers)
+    }
+}
+
+/// What a spec says about sessions.
+pub(crate) fn settings(spec: &ServerSpec) -> Settings {
+    let proxy = &spec.proxy;
+    Settings {
+        hold: proxy.hold,
+        replay: proxy.replay.clone(),
+        quiet_restart: proxy.quiet_restart,
+        isolate: proxy.isolate,
+        isolate_idle: proxy.isolate_idle,
     }
 }
 

@@ -31,7 +31,8 @@ use crate::gateway::Gateway;
 use crate::handover::{LifecycleRequests, relay};
 use crate::holder_client::HolderClient;
 use crate::listen::{self, Access, Listener, Sockets, own_addr};
-use crate::registry::Registry;
+use crate::registry::{OpenServer, Registry};
+use crate::run_requests;
 use crate::run_session::SessionFiles;
 use crate::service::Service;
 use crate::state::event_log::{self, EventLog};
@@ -76,8 +77,9 @@ pub(crate) async fn build(config: Config, holder: HolderClient) -> Result<Daemon
     let sessions_lost = kept.lost;
     let keys = session_key::load(&instance.state_dir, &store);
     let ids = SessionIds::new(&keys.key, sessions.era()).recognising(keys.other.as_ref());
-    let (gateway, requests) =
-        Gateway::new(event_log.clone(), Arc::new(sessions.clone()), kept, ids);
+    let (to_registry, requests) = run_requests::channel();
+    let gateway =
+        Gateway::new(event_log.clone(), Arc::new(sessions.clone()), kept, ids, to_registry);
     let context = Context {
         engines: engines.clone(),
         store,
@@ -95,8 +97,7 @@ pub(crate) async fn build(config: Config, holder: HolderClient) -> Result<Daemon
     let news = engines.watch();
     let inherited = inherited::sort_out(known, engines.list().await?);
     let earlier = inherited.0.iter().map(|(name, of_one)| (name.clone(), of_one.last)).collect();
-    let registry = Registry::new(context.clone(), gateway.clone(), earlier);
-    registry.handle_requests(requests);
+    let (registry, ended) = Registry::new(context.clone(), opener(&gateway), earlier);
     // The last step that can fail: after it, only this daemon can attach to the servers and continue the connections of
     // clients.
     let control_socket = control_socket(&holder, &instance).await?;
@@ -119,7 +120,8 @@ pub(crate) async fn build(config: Config, holder: HolderClient) -> Result<Daemon
     listeners.push(listener);
     context.clients.listen_at(listen.clone());
     let pass_on = |news| pass_on_news(engines.clone(), news, registry.clone());
-    let messengers = news.into_iter().map(pass_on).collect();
+    let mut messengers: JoinSet<()> = news.into_iter().map(pass_on).collect();
+    messengers.spawn(registry.clone().run(requests, ended));
     let (lifecycle_requests, inbox) = mpsc::channel(1);
     let service = Arc::new(Service {
         instance,
@@ -149,6 +151,12 @@ pub(crate) async fn build(config: Config, holder: HolderClient) -> Result<Daemon
         command_tasks: JoinSet::new(),
         relay_mark: None,
     })
+}
+
+/// How the registry creates servers: it does not know the gateway.
+fn opener(gateway: &Gateway) -> OpenServer {
+    let gateway = gateway.clone();
+    Arc::new(move |name, settings, driver| gateway.add(name, settings, driver))
 }
 
 /// Undoes the migrations of a newer program that failed afterwards.

@@ -22,12 +22,12 @@ pub use mainstay_mcp::loss::is_session_lost;
 pub use mainstay_mcp::upstream::{Hello, Identity, LineLink, Link, NO_MESSAGE, UpstreamError};
 pub use mainstay_mcp::{client, frame, lists, sse};
 pub use mainstay_session::{
-    Arrival, Availability, Decision, EventId, Found, Item, Reason, RelayNews, Run, RunInfo, Sent,
-    SessionClock, SessionIds, SessionRecord, Settings, Start, StateStore, StreamKey, StreamNews,
-    StreamRecord, UpstreamRecord, epoch,
+    Arrival, Availability, Decision, EventId, Found, Item, Reason, RelayNews, Report, Run, RunInfo,
+    RunOwner, Sent, SessionClock, SessionIds, SessionRecord, Settings, Start, StateStore,
+    StreamKey, StreamNews, StreamRecord, UpstreamRecord, epoch,
 };
 pub use server::{
-    AttachedRun, EventSink, Isolation, LastLine, Local, Lookup, OpenError, Ports, Reader, Ready,
-    RelayedCall, Relays, Server, Servers, Session, Stderr,
+    AttachedRun, LastLine, Local, Lookup, OpenError, Ports, Reader, Ready, RelayedCall, Relays,
+    Server, Servers, Session,
 };
 pub use store::{RecordLookup, SessionStore, Unreadable, Written};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use mainstay_core::supervisor::SessionRunEnd;
 use mainstay_mcp::frame::Parsed;
 use mainstay_mcp::upstream::{Hello, UpstreamError};
 use serde_json::value::RawValue;
@@ -42,18 +43,28 @@ pub enum Action {
     Wake(StreamRef),
     /// Report to [`Server::record_written`](crate::Server::record_written) when what was stored so far is on disk.
     AwaitWritten(CallKey),
-    /// Report the last line of the server's standard error to [`Server::last_line`](crate::Server::last_line).
-    ReadLastLine(CallKey),
-    /// Start a run for the session with this id.
+    /// Report the last line that a run wrote to standard error to [`Server::last_line`](crate::Server::last_line).
+    ReadLastLine(CallKey, RunOwner),
+    /// Report this to those who supervise runs and keep the event log.
+    Report(Report),
+}
+
+/// The session whose own run something is about, by its id; none for the run that all sessions share.
+pub type RunOwner = Option<Arc<str>>;
+
+/// What sessions need, and what was noticed about runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Report {
+    /// The session with this id needs a run of its own.
     StartSessionRun(Arc<str>),
-    /// Stop the run of this session, which continues.
-    StopSessionRun(Arc<str>),
-    /// Stop the run of this session, which has ended.
-    ReleaseSessionRun(Arc<str>),
+    /// The session with this id does not need its run any more.
+    StopSessionRun(Arc<str>, SessionRunEnd),
+    /// A request was refused, because the run is down.
+    Demand(RunOwner),
     /// The run of this generation counts as up and could not be reached.
-    ReportUnreachable(u64),
-    /// Write to the event log what was decided for a request.
-    Record(Decision),
+    Unreachable(RunOwner, u64),
+    /// This was decided for a request.
+    Decision(Decision),
 }
 
 /// What was decided for one request.

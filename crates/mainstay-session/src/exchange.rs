@@ -7,7 +7,7 @@ use std::time::Instant;
 use mainstay_mcp::frame::{self, Method, Parsed};
 use mainstay_mcp::upstream::UpstreamError;
 
-use crate::action::Action;
+use crate::action::Report;
 use crate::availability::{Availability, Run};
 use crate::calls::{Call, CallKey, CallKind, MAX_HELD, Stage};
 use crate::level::Level;
@@ -319,7 +319,8 @@ impl Server {
         }
         let is_http = matches!(call.stage, Stage::OpeningUpstream | Stage::AtHttp { .. });
         if is_http && failure == Failure::Unsent {
-            self.act(Action::ReportUnreachable(generation));
+            let owner = self.run_owner(call.session);
+            self.report(Report::Unreachable(owner, generation));
         }
         let loss = match failure {
             Failure::Unsent => Loss::Unsent,

@@ -128,6 +128,9 @@ impl Server {
             Availability::Removed => Some(Verdict::Removed),
         };
         if let Some(verdict) = verdict {
+            if verdict == Verdict::Down {
+                self.report_demand(session_key);
+            }
             let text = messages::verdict(&self.name, verdict, &present, now, patience);
             return self.refuse_initialize(now, key, messages::cause(verdict), &text);
         }
@@ -145,7 +148,8 @@ impl Server {
                 report.next = now + LOOK;
                 self.timers.set(now + LOOK, Timer::Call(key));
             }
-            self.act(Action::ReadLastLine(key));
+            let owner = self.calls.get(key).and_then(|call| self.run_owner(call.session));
+            self.act(Action::ReadLastLine(key, owner));
         }
         let Some(call) = self.calls.get_mut(key) else { return };
         let CallKind::Initialize(initialize) = &call.kind else { return };

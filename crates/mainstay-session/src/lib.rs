@@ -49,7 +49,9 @@ mod table;
 mod tests;
 mod timers;
 
-pub use action::{Action, Decision, HttpFailure, HttpOperation, HttpOutcome, Relayed};
+pub use action::{
+    Action, Decision, HttpFailure, HttpOperation, HttpOutcome, Relayed, Report, RunOwner,
+};
 pub use availability::{Availability, Reason, Run};
 pub use calls::{Arrival, CallKey, NO_DISCOVER, NOT_INITIALIZED, classify_refusal};
 pub use http::{OperationKey, UpstreamSession};

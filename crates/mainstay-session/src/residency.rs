@@ -13,11 +13,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
+use mainstay_core::supervisor::SessionRunEnd;
 use mainstay_mcp::frame;
 use mainstay_mcp::version::ProtocolVersion;
 use serde_json::json;
 
-use crate::action::{Action, Decision};
+use crate::action::{Decision, Report};
 use crate::availability::Availability;
 use crate::presence::to_move_to_disk;
 use crate::record::SessionRecord;
@@ -223,7 +224,7 @@ impl Server {
     fn report_loss(&mut self, key: SessionKey, id: &str) {
         self.deliver(key, frame::log_message("warning", LOSS), None);
         let short = short_id(id);
-        self.act(Action::Record(Decision {
+        self.report(Report::Decision(Decision {
             server: self.name.to_string(),
             run: None,
             cause: "session-lost",
@@ -308,7 +309,7 @@ impl Server {
             self.remove_stream(session.general);
         }
         if has_own_run {
-            self.act(Action::StopSessionRun(id));
+            self.report(Report::StopSessionRun(id, SessionRunEnd::Idle));
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use mainstay_mcp::frame::{self, Kind, Method, Parsed};
 use mainstay_mcp::upstream::Identity;
 
-use crate::action::{Action, Decision};
+use crate::action::{Action, Decision, Report, RunOwner};
 use crate::availability::{Availability, Run};
 use crate::calls::Call;
 use crate::copies::Copies;
@@ -464,7 +464,27 @@ impl Server {
             None => "a command".to_owned(),
         };
         let detail = format!("{method}{name} of {whose}: {what}");
-        self.act(Action::Record(Decision { server: self.name.to_string(), run, cause, detail }));
+        self.report(Report::Decision(Decision {
+            server: self.name.to_string(),
+            run,
+            cause,
+            detail,
+        }));
+    }
+
+    pub(crate) fn report(&mut self, report: Report) {
+        self.act(Action::Report(report));
+    }
+
+    pub(crate) fn report_demand(&mut self, session: SessionKey) {
+        let owner = self.run_owner(session);
+        self.report(Report::Demand(owner));
+    }
+
+    /// The owner of the run that serves a session.
+    pub(crate) fn run_owner(&self, session: SessionKey) -> RunOwner {
+        let session = self.sessions.get(session).filter(|session| session.has_own_run())?;
+        Some(Arc::clone(&session.id))
     }
 }
 

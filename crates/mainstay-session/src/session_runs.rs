@@ -7,7 +7,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::action::Action;
+use mainstay_core::supervisor::SessionRunEnd;
+
+use crate::action::Report;
 use crate::availability::Availability;
 use crate::run_retention::{RETENTION, RunUse, runs_to_end};
 use crate::server::Server;
@@ -32,7 +34,7 @@ impl Server {
         if let Some(session) = self.sessions.get_mut(key) {
             session.own_run = Some(Box::new(Availability::unknown()));
         }
-        self.act(Action::StartSessionRun(id));
+        self.report(Report::StartSessionRun(id));
         // The next daemon decides by this time which runs stop first.
         self.touch(now, key);
         self.save(key);
@@ -83,7 +85,7 @@ impl Server {
         let Some(session) = self.sessions.get(key) else { return };
         if session.has_own_run() || self.settings.isolate {
             let id = Arc::clone(&session.id);
-            self.act(Action::ReleaseSessionRun(id));
+            self.report(Report::StopSessionRun(id, SessionRunEnd::SessionEnded));
         }
     }
 
@@ -96,7 +98,7 @@ impl Server {
 
     fn release_retained(&mut self, id: &str) {
         if !self.is_frozen && self.retained_runs.remove(id).is_some() {
-            self.act(Action::ReleaseSessionRun(Arc::from(id)));
+            self.report(Report::StopSessionRun(Arc::from(id), SessionRunEnd::SessionEnded));
         }
     }
 
@@ -122,7 +124,7 @@ impl Server {
                         let id = Arc::clone(&session.id);
                         self.drop_own_run(own_run.as_deref());
                         tracing::info!(server = %self.name, session = %id, "stopping an idle run");
-                        self.act(Action::StopSessionRun(id));
+                        self.report(Report::StopSessionRun(id, SessionRunEnd::Idle));
                     }
                 }
                 SessionRun::Ended(id) => self.release_retained(&id),

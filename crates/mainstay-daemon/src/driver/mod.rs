@@ -208,7 +208,7 @@ impl Driver {
     }
 
     /// Runs until the server is removed or the daemon stops.
-    pub(crate) async fn run(mut self) -> Ending {
+    pub(crate) async fn run(&mut self) -> Ending {
         let mut event = Some(Event::Tick);
         loop {
             if let Some(event) = event

@@ -21,6 +21,7 @@ use crate::listen::{Access, Sockets};
 use crate::startup::inherited::AdoptedRun;
 use crate::state::event_log::{self, Part};
 use crate::state::session_store::SessionStore;
+use crate::{registry, run_requests};
 
 /// Longer than anything here takes in the test's time.
 const LIMIT: Duration = Duration::from_secs(3600);
@@ -70,23 +71,25 @@ impl World {
         };
         let (sessions, kept) =
             SessionStore::open(&dir.path().join("sessions.db"), &dir.path().join("streams"), 1);
-        let (gateway, _requests) = Gateway::new(
+        let gateway = Gateway::new(
             event_log.clone(),
             Arc::new(sessions),
             kept,
             mainstay_proxy::SessionIds::new(&[0; 32], 0),
+            run_requests::channel().0,
         );
         let (sender, inbox) = inbox();
-        let server = gateway.add(&stored.spec, sender.clone());
+        let settings = registry::settings(&stored.spec);
+        let server = gateway.add(&stored.spec.name, settings, sender.clone());
         let scope = Scope::AllSessions(server.clone());
-        let (driver, handle) = Driver::new(context, scope, (sender, inbox), stored, inherited);
+        let (mut driver, handle) = Driver::new(context, scope, (sender, inbox), stored, inherited);
         let (mut coming, sender) = (engine.watch(), handle.clone());
         let news = tokio::spawn(async move {
             while let Ok(news) = coming.recv().await {
                 sender.send(Event::News(news)).await;
             }
         });
-        let driver = tokio::spawn(driver.run());
+        let driver = tokio::spawn(async move { driver.run().await });
         Self { engine, handle, driver, news, store, event_log, server, dir }
     }
 

@@ -111,7 +111,7 @@ impl Registry {
             // A driver that has ended publishes nothing more.
             timeout(ACKNOWLEDGE, view.wait_for(|shown| shown.revision > before)).await.ok();
             // After the driver, whose state a run that is started meanwhile begins with.
-            for (_, own) in self.session_runs_of(&name) {
+            for (_, own) in self.session_drivers_of(&name) {
                 own.send(change.event()).await;
             }
             let status = Some(handle.view.borrow().info().status);

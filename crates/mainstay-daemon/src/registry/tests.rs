@@ -5,18 +5,20 @@ mod session_runs;
 
 use std::time::Duration;
 
-use mainstay_core::{Cause, ContainerSpec, Status, Workload};
+use mainstay_core::{Cause, ContainerSpec, SessionKey, Status, Workload};
 use mainstay_engine::{Engine, RemoteEngine};
 use mainstay_testkit::fake_engine::{FakeEngine, HOST};
 use mainstay_testkit::samples::{key, spec};
 use serde_json::json;
 use tempfile::TempDir;
+use tokio::task::JoinHandle;
 
-use super::session_runs::session_run_name;
 use super::*;
 use crate::engines::Engines;
 use crate::entries::Clients;
+use crate::gateway::Gateway;
 use crate::listen::{Access, Sockets};
+use crate::run_requests::{self, RunRequestSender};
 use crate::run_session::SessionFiles;
 use crate::state::event_log::EventLog;
 use crate::state::session_store::SessionStore;
@@ -30,7 +32,9 @@ struct World {
     registry: Registry,
     store: Store,
     event_log: EventLog,
-    news: tokio::task::JoinHandle<()>,
+    gateway: Gateway,
+    requests: RunRequestSender,
+    tasks: [JoinHandle<()>; 2],
     dir: Arc<TempDir>,
 }
 
@@ -45,11 +49,13 @@ impl World {
         let event_log = EventLog::open(&dir.path().join("events.db")).unwrap();
         let (sessions, kept) =
             SessionStore::open(&dir.path().join("sessions.db"), &dir.path().join("streams"), 1);
-        let (gateway, requests) = Gateway::new(
+        let (sender, requests) = run_requests::channel();
+        let gateway = Gateway::new(
             event_log.clone(),
             Arc::new(sessions),
             kept,
             mainstay_proxy::SessionIds::new(&[0; 32], 0),
+            sender.clone(),
         );
         let clients = Clients::of_nobody(dir.path(), &store, &event_log);
         let context = Context {
@@ -69,15 +75,19 @@ impl World {
             is_successor: false,
             boot: "this boot".into(),
         };
-        let registry = Registry::new(context, gateway.clone(), HashMap::new());
-        registry.handle_requests(requests);
+        let opened = gateway.clone();
+        let open_server: OpenServer =
+            Arc::new(move |name, settings, driver| opened.add(name, settings, driver));
+        let (registry, ended) = Registry::new(context, open_server, HashMap::new());
+        let running = tokio::spawn(registry.clone().run(requests, ended));
         let (mut coming, told) = (engine.watch(), registry.clone());
         let news = tokio::spawn(async move {
             while let Ok(news) = coming.recv().await {
                 told.news(news).await;
             }
         });
-        Self { engine, registry, store, event_log, news, dir }
+        let (requests, tasks) = (sender, [running, news]);
+        Self { engine, registry, store, event_log, gateway, requests, tasks, dir }
     }
 
     async fn runs(&self, name: &ServerName) {
@@ -89,8 +99,12 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        self.news.abort();
+        self.tasks.iter().for_each(JoinHandle::abort);
     }
+}
+
+fn own(server: &ServerName, session: &str) -> SessionKey {
+    SessionKey { server: server.clone(), session: session.into() }
 }
 
 fn container() -> ServerSpec {
@@ -142,9 +156,10 @@ async fn a_server_that_somebody_removed_is_let_go_of_with_the_runs_of_single_ses
         .remove(0);
     world.runs(&name).await;
     let session = "0123456789abcdef";
-    world.registry.isolate(&name, session);
-    let own = session_run_name(&name, session);
-    let mut view = world.registry.state().session_runs[&own].handle.view.clone();
+    let own = own(&name, session);
+    world.registry.handle_session_run(mainstay_core::session_runs::Event::Start(own.clone()));
+    let own = own.run_name();
+    let mut view = world.registry.state().session_drivers[&own].view.clone();
     drop(timeout(LIMIT, view.wait_for(|shown| shown.session.is_some())).await.unwrap().unwrap());
 
     world.engine.end_by(&key("time", 1), Cause::Removed);
@@ -157,7 +172,7 @@ async fn a_server_that_somebody_removed_is_let_go_of_with_the_runs_of_single_ses
     assert_eq!(world.registry.get(&name).unwrap_err().kind, ErrorKind::NoSuchServer);
     assert!(world.engine.alive().is_empty());
     let forgotten = world.engine.forgotten();
-    assert!(forgotten.contains(&name) && forgotten.contains(&session_run_name(&name, session)));
+    assert!(forgotten.contains(&name) && forgotten.contains(&own));
 
     // The same name may be used again, and no run number is.
     world.registry.describe(vec![container()], false, &Around::default()).await.unwrap();

@@ -1,14 +1,14 @@
 //! Executing the actions of the state machine.
 
-use mainstay_session::Action;
+use mainstay_session::{Action, Report};
 
 use super::{Server, State, Transport, http};
 use crate::catch_panic;
 
 impl Server {
-    /// Executes what can be done at once. Returns what has to be done when the server is unlocked.
-    pub(super) fn execute(&self, state: &mut State) -> Vec<Action> {
-        let mut outside = Vec::new();
+    /// Returns what has to be reported when the server is unlocked.
+    pub(super) fn execute(&self, state: &mut State) -> Vec<Report> {
+        let mut reports = Vec::new();
         while let Some(action) = state.machine.next_action() {
             match action {
                 Action::SendLine(link, text) => {
@@ -66,8 +66,8 @@ impl Server {
                         }
                     });
                 }
-                Action::ReadLastLine(call) => {
-                    let line = self.inner.ports.stderr.last_line(&self.inner.name);
+                Action::ReadLastLine(call, owner) => {
+                    let line = (self.inner.ports.last_line)(owner);
                     let server = self.downgrade();
                     catch_panic::spawn(async move {
                         let line = line.await;
@@ -77,26 +77,10 @@ impl Server {
                         }
                     });
                 }
-                Action::StartSessionRun(_)
-                | Action::StopSessionRun(_)
-                | Action::ReleaseSessionRun(_)
-                | Action::ReportUnreachable(_)
-                | Action::Record(_) => outside.push(action),
+                Action::Report(report) => reports.push(report),
             }
         }
-        outside
-    }
-
-    pub(super) fn execute_outside(&self, action: Action) {
-        let (name, ports) = (&*self.inner.name, &self.inner.ports);
-        match action {
-            Action::StartSessionRun(session) => ports.isolation.start(name, &session),
-            Action::StopSessionRun(session) => ports.isolation.stop(name, &session),
-            Action::ReleaseSessionRun(session) => ports.isolation.release(name, &session),
-            Action::ReportUnreachable(generation) => ports.event_sink.unreachable(name, generation),
-            Action::Record(decision) => ports.event_sink.record_decision(decision),
-            _ => unreachable!("all others are executed at once"),
-        }
+        reports
     }
 }
 

@@ -25,8 +25,8 @@ use std::time::Duration;
 use mainstay_mcp::client::Client;
 use mainstay_mcp::upstream::{Identity, Link, UpstreamError};
 use mainstay_session::{
-    Availability, Config, LinkKey, LinkTarget, OperationKey, Run, RunInfo, SessionClock,
-    SessionIds, SessionRecord, Settings, StreamRef,
+    Availability, Config, LinkKey, LinkTarget, OperationKey, Report, Run, RunInfo, RunOwner,
+    SessionClock, SessionIds, SessionRecord, Settings, StreamRef,
 };
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
@@ -47,12 +47,11 @@ pub use self::session::Session;
 pub struct Ports {
     /// Stores sessions on disk.
     pub store: Arc<dyn SessionStore>,
-    /// Records what was decided for requests.
-    pub event_sink: Arc<dyn EventSink>,
-    /// Provides runs for single sessions.
-    pub isolation: Arc<dyn Isolation>,
-    /// Reads what servers write to standard error.
-    pub stderr: Arc<dyn Stderr>,
+    /// Receives what sessions need and what was noticed about runs. It must not wait. The availability of runs of single
+    /// sessions is reported with [`Server::set_session_availability`].
+    pub report: Arc<dyn Fn(Report) + Send + Sync>,
+    /// Reads the last line that a run wrote to standard error, if there is one.
+    pub last_line: Arc<dyn Fn(RunOwner) -> LastLine + Send + Sync>,
     /// The identity toward servers.
     pub identity: Identity,
     /// Measures the age of sessions.
@@ -61,32 +60,7 @@ pub struct Ports {
     pub ids: SessionIds,
 }
 
-/// Records every request that could not simply be passed on. No method may wait.
-pub trait EventSink: Send + Sync + 'static {
-    /// This was decided.
-    fn record_decision(&self, decision: mainstay_session::Decision);
-    /// The run of this generation, which speaks HTTP and counts as up, could not be reached. Called for every attempt.
-    fn unreachable(&self, server: &str, generation: u64);
-}
-
-/// Provides runs that belong to one session each. Their availability is reported with
-/// [`Server::set_session_availability`].
-pub trait Isolation: Send + Sync + 'static {
-    /// Starts the session's own run.
-    fn start(&self, server: &str, session: &str);
-    /// Stops the session's own run. The session continues, and may start another one.
-    fn stop(&self, server: &str, session: &str);
-    /// Stops the run of a session that has ended.
-    fn release(&self, server: &str, session: &str);
-}
-
-/// Reads what servers write to standard error.
-pub trait Stderr: Send + Sync + 'static {
-    /// The last line of the server's present run, if there is one.
-    fn last_line(&self, server: &str) -> LastLine;
-}
-
-/// See [`Stderr::last_line`].
+/// See [`Ports::last_line`].
 pub type LastLine = Pin<Box<dyn Future<Output = Option<String>> + Send>>;
 
 /// A handle to one server. Clones are the same server.
@@ -302,12 +276,12 @@ impl Server {
     fn enter_with<T>(&self, call: impl FnOnce(&mut State, std::time::Instant) -> T) -> T {
         let mut state = self.lock();
         let result = call(&mut state, now());
-        let outside = self.execute(&mut state);
+        let reports = self.execute(&mut state);
         self.update_timer(&mut state);
         drop(state);
-        // These may call the server in turn.
-        for action in outside {
-            self.execute_outside(action);
+        // This may call the server in turn.
+        for report in reports {
+            (self.inner.ports.report)(report);
         }
         result
     }

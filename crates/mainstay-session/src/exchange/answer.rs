@@ -114,6 +114,9 @@ impl Server {
                 None
             }
         };
+        if verdict == Verdict::Down {
+            self.report_demand(call.session);
+        }
         let cause = messages::cause(verdict);
         self.record_decision(&call, cause, text.lines().next().unwrap_or_default(), run);
         self.refuse(now, key, call, cause, &text);

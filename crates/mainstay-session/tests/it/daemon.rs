@@ -5,11 +5,11 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use mainstay_core::UnitHistory;
-use mainstay_core::supervisor::{self, SessionRunEnd};
+use mainstay_core::supervisor;
 use mainstay_mcp::upstream::Identity;
 use mainstay_session::{
-    Action, Config, LinkKey, OperationKey, RelayNews, Server, SessionClock, SessionIds, Settings,
-    StreamRef,
+    Action, Config, LinkKey, OperationKey, RelayNews, Report, Server, SessionClock, SessionIds,
+    Settings, StreamRef,
 };
 
 use crate::driver::{Driver, Scope};
@@ -53,24 +53,29 @@ impl World {
             Action::AwaitWritten(call) => {
                 self.after(self.script.disk, Event::Written { daemon, call });
             }
-            Action::ReadLastLine(call) => {
+            Action::ReadLastLine(call, _) => {
                 if let Some(server) = self.daemons[daemon].server.as_mut() {
                     server.last_line(call, Some("installing"));
                 }
             }
-            Action::StartSessionRun(id) => self.isolate(&id),
-            Action::StopSessionRun(id) => self.end_session_run(&id, SessionRunEnd::Idle),
-            Action::ReleaseSessionRun(id) => {
-                self.end_session_run(&id, SessionRunEnd::SessionEnded);
-            }
-            Action::ReportUnreachable(generation) => {
-                let event = supervisor::Event::Unreachable { generation };
-                self.after(0, Event::Driver { daemon, scope: None, event });
-            }
+            Action::Report(report) => self.execute_report(daemon, report),
             Action::Closed(link) => self.session_closed(daemon, link),
             Action::DropLink(link) => drop(self.daemons[daemon].links.remove(&link)),
-            Action::LogLine(..) | Action::ResumeHttp(_) | Action::Record(_) => {}
+            Action::LogLine(..) | Action::ResumeHttp(_) => {}
         }
+    }
+
+    fn execute_report(&mut self, daemon: usize, report: Report) {
+        let (scope, event) = match report {
+            Report::StartSessionRun(id) => return self.isolate(&id),
+            Report::StopSessionRun(id, why) => return self.end_session_run(&id, why),
+            Report::Demand(owner) => (owner, supervisor::Event::Demand),
+            Report::Unreachable(owner, generation) => {
+                (owner, supervisor::Event::Unreachable { generation })
+            }
+            Report::Decision(_) => return,
+        };
+        self.after(0, Event::Driver { daemon, scope, event });
     }
 
     fn config(&self) -> Config {

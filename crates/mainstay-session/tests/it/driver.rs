@@ -388,7 +388,7 @@ impl World {
     /// A session does not need its run.
     pub(crate) fn end_session_run(&mut self, session: &Arc<str>, why: SessionRunEnd) {
         let after_end = match why {
-            SessionRunEnd::Idle => AfterEnd::KeepNumber,
+            SessionRunEnd::Idle | SessionRunEnd::Shared => AfterEnd::KeepNumber,
             SessionRunEnd::SessionEnded => {
                 self.last_runs.remove(session);
                 AfterEnd::Nothing

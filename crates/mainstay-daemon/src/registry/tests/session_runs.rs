@@ -1,6 +1,7 @@
 //! Runs that belong to single sessions.
 
 use mainstay_api::{EventRecord, Which};
+use mainstay_core::supervisor::SessionRunEnd;
 use mainstay_core::{Cause, Exit, ProxySettings};
 use mainstay_engine::RunKey;
 use mainstay_proxy::frame::Parsed;
@@ -29,7 +30,7 @@ async fn isolated() -> (World, ServerName) {
 impl World {
     /// A session whose own run is up, and that run.
     async fn session(&self, name: &ServerName) -> (Session, RunKey) {
-        let session = self.registry.shared.gateway.servers.open(name.as_str()).unwrap();
+        let session = self.gateway.servers.open(name.as_str()).unwrap();
         let info = json!({"name": "tester", "version": "1"});
         let params =
             json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": info});
@@ -39,7 +40,7 @@ impl World {
         assert!(timeout(LIMIT, answer.next()).await.unwrap().unwrap().is_answer);
         let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
         session.post(&Parsed::read(initialized.to_string().into()).unwrap());
-        let own = session_run_name(name, session.id());
+        let own = own(name, session.id()).run_name();
         self.own_run_is_up(&own).await;
         (session, key(own.as_str(), 1))
     }
@@ -48,8 +49,7 @@ impl World {
     async fn own_run_is_up(&self, own: &ServerName) {
         let is_up = async {
             loop {
-                let view =
-                    self.registry.state().session_runs.get(own).map(|it| it.handle.view.clone());
+                let view = self.registry.state().session_drivers.get(own).map(|it| it.view.clone());
                 if view.is_some_and(|view| view.borrow().session.is_some()) {
                     return;
                 }
@@ -61,7 +61,7 @@ impl World {
 
     /// Ends a session as its client does.
     fn close(&self, name: &ServerName, session: &Session) {
-        self.registry.shared.gateway.servers.close(name.as_str(), session.id()).unwrap();
+        self.gateway.servers.close(name.as_str(), session.id()).unwrap();
     }
 
     fn is_alive(&self, run: &RunKey) -> bool {
@@ -75,7 +75,7 @@ impl World {
     /// Waits, for less than a minute, until no run of a single session is left.
     async fn until_none_is_left(&self) {
         let ended = async {
-            while !self.registry.state().session_runs.is_empty() {
+            while !self.registry.state().session_drivers.is_empty() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
@@ -108,11 +108,7 @@ async fn a_run_is_stopped_a_minute_after_the_end_of_its_session() {
     assert_ne!(another.server, run.server, "another session has another run");
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(!world.is_alive(&run) && world.is_alive(&another));
-    let forgotten = world.engine.forgotten();
-    assert!(
-        forgotten.contains(&run.server)
-            && !world.registry.state().last_runs.contains_key(&run.server)
-    );
+    assert!(world.engine.forgotten().contains(&run.server));
     let told = world.ends_told().await;
     assert_eq!(
         told,
@@ -162,7 +158,7 @@ async fn a_start_brings_no_run_back_that_is_being_stopped() {
     let (world, name) = isolated().await;
     let (session, run) = world.session(&name).await;
     world.engine.ignore_stops();
-    world.registry.release(&name, session.id());
+    world.requests.stop(own(&name, session.id()), SessionRunEnd::SessionEnded);
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert!(world.is_alive(&run), "it is still being stopped");
     world.registry.start(Which::Names(vec![name.clone()])).await.unwrap();
@@ -175,9 +171,9 @@ async fn a_change_that_arrives_late_brings_no_run_back() {
     for change in ["start", "stop", "restart", "describe"] {
         let (world, name) = isolated().await;
         let (session, run) = world.session(&name).await;
-        let (_, own) = world.registry.session_runs_of(&name).remove(0);
+        let (_, driver) = world.registry.session_drivers_of(&name).remove(0);
         world.engine.ignore_stops();
-        world.registry.release(&name, session.id());
+        world.requests.stop(own(&name, session.id()), SessionRunEnd::SessionEnded);
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert!(world.is_alive(&run), "it is still being stopped");
         let message = match change {
@@ -190,7 +186,7 @@ async fn a_change_that_arrives_late_brings_no_run_back() {
                 Message::Replace(Box::new(Stored { spec, wanted: Wanted::On, created_at }))
             }
         };
-        own.send(message).await;
+        driver.send(message).await;
         world.until_none_is_left().await;
         assert_eq!(world.engine.alive(), [key("time", 1)], "{change}");
     }
@@ -201,10 +197,10 @@ async fn an_idle_run_is_not_reported_as_removed() {
     let (world, name) = isolated().await;
     let (session, run) = world.session(&name).await;
     tokio::time::sleep(MINUTE * 30).await;
-    world.registry.shared.gateway.sweep();
+    world.gateway.sweep();
     world.until_none_is_left().await;
     assert!(!world.is_alive(&run));
-    assert!(world.registry.shared.gateway.servers.session(name.as_str(), session.id()).is_ok());
+    assert!(world.gateway.servers.session(name.as_str(), session.id()).is_ok());
     assert_eq!(
         world.ends_told().await,
         [
@@ -220,33 +216,29 @@ async fn the_run_of_a_session_is_paused_and_followed_by_another_one() {
     let described = world.registry.describe(vec![container()], false, &Around::default()).await;
     let name = described.unwrap().remove(0);
     world.runs(&name).await;
-    let session = world.registry.shared.gateway.servers.open(name.as_str()).unwrap();
+    let session = world.gateway.servers.open(name.as_str()).unwrap();
     let id = session.id();
-    let own = session_run_name(&name, id);
+    let own_key = own(&name, id);
+    let own = own_key.run_name();
     for run in 1..=2 {
         // The second is wanted while the first is being ended.
-        world.registry.isolate(&name, id);
-        if run > 1 {
-            // The first one shows as up until it has ended.
-            let is_ending = || {
-                world.registry.state().session_runs.get(&own).is_none_or(|it| it.ending.is_some())
-            };
-            while is_ending() {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
+        world.requests.start(own_key.clone());
+        // The first one shows as up until it has ended.
+        while run > 1 && world.registry.session_drivers_of(&name).is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
         world.own_run_is_up(&own).await;
         assert_eq!(world.engine.starts().last().unwrap().0, key(own.as_str(), run));
-        world.registry.stop_session_run(&name, id);
+        world.requests.stop(own_key.clone(), SessionRunEnd::Idle);
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    world.registry.release(&name, id);
+    world.requests.stop(own_key, SessionRunEnd::SessionEnded);
     let ended = async {
-        while !world.registry.state().session_runs.is_empty() {
+        while !world.registry.state().session_drivers.is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
     timeout(LIMIT, ended).await.unwrap();
-    assert!(!world.registry.state().last_runs.contains_key(&own), "nothing is left of it");
     assert_eq!(world.engine.alive(), [key("time", 1)]);
 }
 
@@ -267,7 +259,7 @@ async fn a_request_that_arrives_while_an_idle_run_is_stopped_is_served_by_the_ne
     let (session, run) = world.session(&name).await;
     world.engine.ignore_stops();
     tokio::time::sleep(MINUTE * 30).await;
-    world.registry.shared.gateway.sweep();
+    world.gateway.sweep();
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert!(world.is_alive(&run), "it is still being stopped");
     assert!(world.is_served(&session).await);

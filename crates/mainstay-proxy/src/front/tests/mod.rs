@@ -15,10 +15,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::ProtocolVersion;
 use crate::frame::{Kind, Method, Parsed};
 use crate::{
-    AttachedRun, Availability, Decision, EventSink, Hello, Identity, IntakeGate, Isolation,
-    LastLine, LineLink, Link, Ports, RecordLookup, RunInfo, Server, Servers, Session, SessionClock,
-    SessionIds, SessionRecord, SessionStore, Settings, StateStore, Stderr, StreamKey, StreamNews,
-    Written,
+    AttachedRun, Availability, Hello, Identity, IntakeGate, LineLink, Link, Ports, RecordLookup,
+    RunInfo, Server, Servers, Session, SessionClock, SessionIds, SessionRecord, SessionStore,
+    Settings, StateStore, StreamKey, StreamNews, Written,
 };
 
 /// The one server there is.
@@ -304,9 +303,8 @@ fn settings() -> Settings {
 fn ports() -> Ports {
     Ports {
         store: Arc::new(Nothing),
-        event_sink: Arc::new(Nothing),
-        isolation: Arc::new(Nothing),
-        stderr: Arc::new(Nothing),
+        report: Arc::new(|_| {}),
+        last_line: Arc::new(|_| Box::pin(async { None })),
         identity: Identity { name: "mainstay".to_owned(), version: "0".to_owned() },
         clock: SessionClock::resumed(Duration::ZERO, tokio::time::Instant::now().into_std()),
         ids: SessionIds::new(&[7; 32], 0),
@@ -344,25 +342,5 @@ impl SessionStore for Nothing {
 
     fn find(&self, _id: &str) -> RecordLookup {
         Box::pin(async { Ok(None) })
-    }
-}
-
-impl EventSink for Nothing {
-    fn record_decision(&self, _decision: Decision) {}
-
-    fn unreachable(&self, _server: &str, _generation: u64) {}
-}
-
-impl Isolation for Nothing {
-    fn start(&self, _server: &str, _session: &str) {}
-
-    fn stop(&self, _server: &str, _session: &str) {}
-
-    fn release(&self, _server: &str, _session: &str) {}
-}
-
-impl Stderr for Nothing {
-    fn last_line(&self, _server: &str) -> LastLine {
-        Box::pin(async { None })
     }
 }

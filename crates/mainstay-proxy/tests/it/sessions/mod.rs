@@ -33,9 +33,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use mainstay_proxy::{
-    AttachedRun, Availability, Decision, EventSink, Identity, Isolation, LastLine, Link, Ports,
-    Reason, RecordLookup, RunInfo, Sent, SessionClock, SessionIds, SessionRecord, SessionStore,
-    Settings, StateStore, Stderr, StreamKey, StreamNews, StreamRecord, Written,
+    AttachedRun, Availability, Identity, Link, Ports, Reason, RecordLookup, Report, RunInfo, Sent,
+    SessionClock, SessionIds, SessionRecord, SessionStore, Settings, StateStore, StreamKey,
+    StreamNews, StreamRecord, Written,
 };
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -188,11 +188,14 @@ fn reason() -> Reason {
 }
 
 fn ports(notes: &Arc<Notes>) -> Ports {
+    let (reported, asked) = (Arc::clone(notes), Arc::clone(notes));
     Ports {
         store: Arc::<Notes>::clone(notes),
-        event_sink: Arc::<Notes>::clone(notes),
-        isolation: Arc::<Notes>::clone(notes),
-        stderr: Arc::<Notes>::clone(notes),
+        report: Arc::new(move |report| reported.note_report(report)),
+        last_line: Arc::new(move |_| {
+            let line = asked.last_line.lock().unwrap().clone();
+            Box::pin(async { line })
+        }),
         identity: Identity { name: "mainstay".to_owned(), version: "0".to_owned() },
         clock: SessionClock::resumed(Duration::ZERO, tokio::time::Instant::now().into_std()),
         ids: SessionIds::new(&[7; 32], notes.era),
@@ -333,36 +336,21 @@ impl SessionStore for Notes {
     }
 }
 
-impl EventSink for Notes {
-    fn record_decision(&self, decision: Decision) {
-        self.causes.lock().unwrap().push(decision.cause);
-    }
-
-    fn unreachable(&self, _server: &str, _generation: u64) {
-        self.unreachable.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-impl Stderr for Notes {
-    fn last_line(&self, _server: &str) -> LastLine {
-        let line = self.last_line.lock().unwrap().clone();
-        Box::pin(async { line })
-    }
-}
-
-impl Isolation for Notes {
-    fn start(&self, _server: &str, session: &str) {
-        let mut own = self.own.lock().unwrap();
-        if !own.iter().any(|id| id == session) {
-            own.push(session.to_owned());
+impl Notes {
+    fn note_report(&self, report: Report) {
+        match report {
+            Report::Decision(decision) => self.causes.lock().unwrap().push(decision.cause),
+            Report::Unreachable(..) => drop(self.unreachable.fetch_add(1, Ordering::Relaxed)),
+            Report::StartSessionRun(session) => {
+                let mut own = self.own.lock().unwrap();
+                if !own.iter().any(|id| **id == *session) {
+                    own.push(session.to_string());
+                }
+            }
+            Report::StopSessionRun(session, _) => {
+                self.own.lock().unwrap().retain(|id| **id != *session);
+            }
+            Report::Demand(_) => {}
         }
-    }
-
-    fn stop(&self, server: &str, session: &str) {
-        self.release(server, session);
-    }
-
-    fn release(&self, _server: &str, session: &str) {
-        self.own.lock().unwrap().retain(|id| id != session);
     }
 }
