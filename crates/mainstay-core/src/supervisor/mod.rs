@@ -9,7 +9,7 @@
 //! - a session is opened only with the present run, and at most one at a time;
 //! - no run is started while another engine still has something of the server;
 //! - what an engine reports about a run is handled after the result of its start;
-//! - a stop that was requested before the run existed is executed when it does.
+//! - a stop that was requested before the run existed is executed when it does, and a start that has to wait is dropped.
 
 mod event;
 mod remote;
@@ -32,8 +32,8 @@ use session::Session;
 
 use crate::unit::{self, Unit};
 use crate::{
-    Cause, Exit, Found, Jitter, LoggedEvent, News, RunId, ServerSpec, Started, Status, UnitHistory,
-    Wanted, WorkloadKind,
+    Cause, Exit, Found, Jitter, LoggedEvent, News, RunId, RunKey, ServerSpec, Started, Status,
+    UnitHistory, Wanted, WorkloadKind,
 };
 
 /// See the [module](self).
@@ -443,6 +443,11 @@ impl Supervisor {
     }
 
     fn end_at(&mut self, engine: WorkloadKind, run: RunId, grace: Option<Duration>) {
+        if self.starting.take_if(|starting| starting.run == run && starting.is_held).is_some() {
+            let cause = Cause::NotStarted("ended before it was started".to_owned());
+            let key = RunKey::new(self.spec.name.clone(), run);
+            return self.early.push_front(News::Gone { key, cause });
+        }
         if self.unit.run() == Some(run) {
             self.ending = Some((run, grace));
         }

@@ -305,6 +305,28 @@ fn another_engine_starts_the_server_when_the_last_one_has_released_it() {
 }
 
 #[test]
+fn a_start_that_waits_for_another_engine_is_dropped_if_the_run_is_ended() {
+    for is_restarted in [false, true] {
+        let mut world = World::up(container());
+        world.tell(Event::Replace(Box::new(process())));
+        while !matches!(world.pending.front(), Some(Action::Release(_))) {
+            assert!(world.step());
+        }
+        world.tell(if is_restarted { Event::Restart } else { Event::Want(Wanted::Off) });
+        assert_eq!(world.pending, [Action::Release(WorkloadKind::Container)]);
+        world.step();
+        assert!(!world.alive.contains(&RunId::new(2)), "it was ended before it existed");
+        world.settle();
+        if is_restarted {
+            assert_eq!((world.run(), world.availability()), (RunId::new(3), Availability::Up));
+        } else {
+            assert!(world.alive.is_empty());
+            assert_eq!(world.supervisor.unit().view(world.now).status, Status::Stopped);
+        }
+    }
+}
+
+#[test]
 fn another_spec_for_a_stopped_server_does_not_change_its_intent() {
     let mut world = World::up(process());
     world.tell(Event::Want(Wanted::Off));
