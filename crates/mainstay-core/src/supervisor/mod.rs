@@ -52,7 +52,7 @@ pub struct Supervisor {
     /// How many engines are removing what they have of the server.
     releasing: u32,
     starting: Option<Starting>,
-    /// Reports that are handled when the start has been reported.
+    /// Reports that are handled when the start has been reported, a few at most.
     early: VecDeque<News>,
     /// The run that the fields below are about.
     run: Option<RunId>,
@@ -285,7 +285,7 @@ impl Supervisor {
                 Arc::make_mut(&mut self.spec).clients = clients;
                 return self.actions.push(Action::Publish);
             }
-            Event::News(news) if self.is_early(&news) => return self.early.push_back(news),
+            Event::News(news) if self.is_early(&news) => return self.keep_for_later(news),
             Event::News(news) => return self.learn_news(now, news),
             Event::Listed { begun, found } => return self.compare(now, begun, found),
             Event::HostResumed => unit::Event::HostResumed,

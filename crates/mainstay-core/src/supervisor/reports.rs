@@ -17,6 +17,13 @@ impl Supervisor {
         })
     }
 
+    /// Keeps a report until the start in progress is reported. Of several reports about the same thing only the newest is
+    /// kept, so that few are kept, however long the start takes.
+    pub(super) fn keep_for_later(&mut self, news: News) {
+        self.early.retain(|earlier| !is_superseded(earlier, &news));
+        self.early.push_back(news);
+    }
+
     pub(super) fn learn_news(&mut self, now: Instant, news: News) {
         let event = match news {
             News::Exited { key, exit, .. } => {
@@ -131,5 +138,24 @@ impl Supervisor {
             Err(StartFailure::Permanent(why)) => unit::Event::StartFailed { run, why },
         };
         self.feed(now, event);
+    }
+}
+
+/// Whether the earlier report does not matter after the later one about the same run.
+fn is_superseded(earlier: &News, later: &News) -> bool {
+    use News as N;
+    match later {
+        N::Exited { .. } => matches!(earlier, N::Exited { .. }),
+        N::Gone { .. } => matches!(earlier, N::Gone { .. }),
+        // A restart stays one, whatever is reported after it.
+        N::Amended { .. } => earlier == later,
+        N::Restarted { .. } => matches!(earlier, N::Restarted { .. }),
+        N::Paused { .. } | N::Unpaused { .. } => {
+            matches!(earlier, N::Paused { .. } | N::Unpaused { .. })
+        }
+        N::Unhealthy { .. } | N::Healthy { .. } => {
+            matches!(earlier, N::Unhealthy { .. } | N::Healthy { .. })
+        }
+        N::Away { .. } | N::Back { .. } => matches!(earlier, N::Away { .. } | N::Back { .. }),
     }
 }

@@ -201,6 +201,31 @@ fn a_death_during_the_start_is_handled_after_it() {
 }
 
 #[test]
+fn few_reports_are_kept_during_a_start_that_takes_long() {
+    let mut world = World::new(container());
+    let key = world.key(RunId::new(1));
+    let server = key.server.clone();
+    for _ in 0..1000 {
+        for news in [
+            News::Back { server: server.clone() },
+            News::Paused { key: key.clone() },
+            News::Unhealthy { key: key.clone() },
+            News::Amended { key: key.clone(), cause: Cause::StoppedBySomeone },
+            News::Unpaused { key: key.clone() },
+            News::Healthy { key: key.clone() },
+            News::Amended { key: key.clone(), cause: Cause::RestartedBySomeone },
+            News::Away { server: server.clone(), why: "no answer".to_owned() },
+            News::Back { server: server.clone() },
+        ] {
+            world.tell(Event::News(news));
+        }
+    }
+    assert_eq!(world.supervisor.early.len(), 5);
+    world.settle();
+    assert_eq!((world.run(), world.availability()), (RunId::new(1), Availability::Up));
+}
+
+#[test]
 fn a_session_that_the_run_closes_means_that_it_hangs_unless_it_exits() {
     let mut world = World::up(process());
     world.tell(Event::SessionClosed(connection(1, 0)));
