@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::{
-    ClientSettings, FoundState, LoggedEvent, News, RunId, ServerSpec, Started, Wanted, WorkloadKind,
+    ClientSettings, FoundState, LoggedEvent, News, RunId, ServerSpec, Started, UnitHistory, Wanted,
+    WorkloadKind,
 };
 
 /// An input of a [`Supervisor`](super::Supervisor).
@@ -72,6 +73,8 @@ pub enum Action {
     },
     /// Store the intent, which the supervisor has changed itself.
     SaveIntent(Wanted),
+    /// Save the history of the server for the next daemon.
+    SaveHistory(UnitHistory),
     /// Show the present state to everyone who follows it.
     Publish,
     /// The present run is another one, or none: nothing that is known of the last one applies to it.

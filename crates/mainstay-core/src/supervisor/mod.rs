@@ -15,6 +15,7 @@ mod event;
 mod remote;
 mod reports;
 mod session;
+mod stored;
 #[cfg(test)]
 mod tests;
 
@@ -44,6 +45,8 @@ pub struct Supervisor {
     wanted: Wanted,
     /// The intent that the supervisor itself has stored, until the user changes it.
     saved: Option<Wanted>,
+    /// The history that the next daemon finds; none if it is that of another server.
+    saved_history: Option<UnitHistory>,
     /// Whether the run belongs to a single session, and nothing is stored about it.
     is_session_run: bool,
     unit: Unit,
@@ -131,6 +134,7 @@ impl Supervisor {
         let mut supervisor = Self {
             wanted,
             saved: None,
+            saved_history: Some(unit.history()),
             is_session_run,
             engine: spec.workload.kind(),
             spec: Arc::new(spec),
@@ -175,6 +179,7 @@ impl Supervisor {
                 self.learn_news(now, news);
             }
         }
+        self.keep_history();
         // What cannot be reached is left for the next daemon.
         let is_down = self.unit.run().is_none() || self.unit.is_engine_away();
         if self.life == Life::Retiring && is_down {
@@ -226,6 +231,12 @@ impl Supervisor {
     /// Whether the daemon is stopping the server.
     pub fn is_retiring(&self) -> bool {
         self.life == Life::Retiring
+    }
+
+    /// The port that is only this server's, while it should be listened to.
+    pub fn port(&self) -> Option<u16> {
+        let is_on = self.unit.wanted() == Wanted::On && !self.is_retiring();
+        self.spec.proxy.port.filter(|_| is_on && !self.is_session_run)
     }
 
     /// Whether requests can be served, or when.
@@ -328,6 +339,7 @@ impl Supervisor {
         let is_same =
             self.session.is_open() && *self.spec == ServerSpec { clients, ..spec.clone() };
         self.spec = Arc::new(spec);
+        self.saved_history = None;
         self.actions.push(Action::Publish);
         if !is_same {
             self.feed(now, unit::Event::Replaced(self.spec.restart.clone()));
@@ -392,24 +404,6 @@ impl Supervisor {
         self.is_assumed = false;
         self.connections = 0;
         self.actions.push(Action::ClearRun);
-    }
-
-    /// The user has changed the intent. It is stored already, but what the supervisor stored may have replaced it.
-    fn set_wanted(&mut self, wanted: Wanted) {
-        if self.saved.take().is_some_and(|saved| saved != wanted) {
-            self.actions.push(Action::SaveIntent(wanted));
-        }
-        self.wanted = wanted;
-    }
-
-    /// The unit changes the intent itself when someone stopped the server and that is respected.
-    fn keep_intent(&mut self) {
-        let wanted = self.unit.wanted();
-        if wanted != self.wanted && !self.is_retiring() && !self.is_session_run {
-            self.wanted = wanted;
-            self.saved = Some(wanted);
-            self.actions.push(Action::SaveIntent(wanted));
-        }
     }
 
     /// From now on the engine of the spec runs the server. The engine before it removes what it has.

@@ -1,4 +1,6 @@
-//! Stories of one supervisor in virtual time, and what holds for every script of events.
+//! Stories of one supervisor in virtual time.
+
+mod scripts;
 
 mod properties;
 
@@ -6,7 +8,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::{FoundState, OnStop, RestartPolicy, RunKey};
+use crate::{FoundState, OnStop, RestartPolicy, RestartState, RunKey};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -41,6 +43,7 @@ struct World {
     pending: VecDeque<Action>,
     opening: Option<Connection>,
     saved_intents: Vec<Wanted>,
+    saved_history: Option<UnitHistory>,
     released: Vec<WorkloadKind>,
     is_over: bool,
 }
@@ -58,6 +61,7 @@ impl World {
             pending: VecDeque::new(),
             opening: None,
             saved_intents: Vec::new(),
+            saved_history: None,
             released: Vec::new(),
             is_over: false,
         };
@@ -75,6 +79,9 @@ impl World {
 
     fn tell(&mut self, event: Event) {
         let is_tick = matches!(event, Event::Tick);
+        if let Event::Replace(_) = event {
+            self.saved_history = None;
+        }
         let actions = self.supervisor.handle(self.now, event);
         assert!(actions.is_empty() || !self.is_over, "{actions:?} after the end");
         for action in actions {
@@ -99,6 +106,10 @@ impl World {
             Action::OpenSession { connection, .. } => self.opening = Some(connection),
             Action::CloseSession => self.opening = None,
             Action::SaveIntent(wanted) => self.saved_intents.push(wanted),
+            Action::SaveHistory(history) => {
+                assert_ne!(self.saved_history.as_ref(), Some(&history), "nothing has changed");
+                self.saved_history = Some(history);
+            }
             Action::Release(engine) => {
                 self.released.push(engine);
                 self.pending.push_back(action);
@@ -349,6 +360,50 @@ fn a_start_that_waits_for_another_engine_is_dropped_if_the_run_is_ended() {
             assert_eq!(world.supervisor.unit().view(world.now).status, Status::Stopped);
         }
     }
+}
+
+#[test]
+fn the_history_is_saved_when_it_changes_and_a_stop_of_the_daemon_hides_no_failures() {
+    let mut world = World::up(process());
+    world.die();
+    world.settle();
+    world.die();
+    let saved = world.saved_history.clone().expect("it has changed");
+    assert_eq!((saved.failures, saved), (2, world.supervisor.unit().history()));
+    let state = world.saved_history.as_ref().map(|saved| saved.restart_state);
+    assert!(matches!(state, Some(RestartState::Due { attempt: 2, .. })), "{state:?}");
+    // The unit that is turned off forgets them.
+    world.tell(Event::Retire);
+    assert!(world.is_over);
+    let saved = world.saved_history.expect("it has changed");
+    assert_eq!((saved.failures, Some(saved.restart_state)), (2, state));
+}
+
+#[test]
+fn another_spec_has_a_history_of_its_own() {
+    let mut world = World::up(process());
+    world.tell(Event::Replace(Box::new(process())));
+    assert_eq!(world.saved_history, Some(world.supervisor.unit().history()));
+}
+
+#[test]
+fn a_server_listens_on_its_own_port_while_it_is_on() {
+    let mut spec = process();
+    spec.proxy.port = Some(4000);
+    let mut world = World::up(spec.clone());
+    assert_eq!(world.supervisor.port(), Some(4000));
+    world.die();
+    assert_eq!(world.supervisor.port(), Some(4000));
+    world.tell(Event::Want(Wanted::Off));
+    assert_eq!(world.supervisor.port(), None);
+    world.settle();
+    world.tell(Event::Want(Wanted::On));
+    assert_eq!(world.supervisor.port(), Some(4000));
+    world.tell(Event::Retire);
+    assert_eq!(world.supervisor.port(), None);
+    let history = UnitHistory::default();
+    let of_session = Supervisor::resume(world.now, spec, Wanted::On, true, 7, None, history);
+    assert_eq!(of_session.port(), None, "it belongs to the shared run");
 }
 
 #[test]

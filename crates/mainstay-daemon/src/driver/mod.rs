@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use mainstay_core::supervisor::{Action, Connection, Event, InheritedRun, RunDetails};
-use mainstay_core::{FoundState, News, RunId, RunKey, ServerName, Supervisor, UnitHistory, Wanted};
+use mainstay_core::{FoundState, News, RunId, RunKey, ServerName, Supervisor, Wanted};
 use mainstay_hold::limits::REMOVE_ENTRIES;
 use mainstay_proxy::Servers;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -116,8 +116,9 @@ pub(crate) struct Driver {
     session: Option<(Connection, Session)>,
     /// Tasks that end with the session.
     session_tasks: Vec<AbortHandle>,
-    /// What was last saved for the next daemon, and for the server that was created when.
-    saved_history: (Timestamp, UnitHistory),
+    /// The intent to save when the one that is being saved is.
+    unsaved_intent: Option<Wanted>,
+    is_saving_intent: bool,
     inbox: mpsc::Receiver<Message>,
     view: watch::Sender<Snapshot>,
     entries: Option<Entries>,
@@ -188,7 +189,8 @@ impl Driver {
             last_stderr: None,
             session: None,
             session_tasks: Vec::new(),
-            saved_history: (created_at, supervisor.unit().history()),
+            unsaved_intent: None,
+            is_saving_intent: false,
             supervisor,
             inbox,
             view,
@@ -296,11 +298,9 @@ impl Driver {
         for action in actions {
             match action {
                 Action::Record { event, detail } => self.record(&event, detail),
-                Action::SaveIntent(wanted) => self.save_intent(wanted).await,
-                Action::Publish => {
-                    self.save_history();
-                    self.publish();
-                }
+                Action::SaveIntent(wanted) => self.save_intent(wanted),
+                Action::SaveHistory(history) => self.save_history(&history),
+                Action::Publish => self.publish(),
                 Action::ClearRun => {
                     self.times.started_at = None;
                     self.times.ready_at = None;
@@ -313,10 +313,13 @@ impl Driver {
                 Action::ForgetSession(run) => self.context.session_files.remove(&self.key(run)),
                 Action::CheckPort { run, port } => self.check_port(run, port),
                 Action::Forget => {
+                    self.close_inbox();
                     self.forget().await;
                     return Some(Ending::Forgotten(self.supervisor.unit().last_run()));
                 }
                 Action::Retired => {
+                    self.close_inbox();
+                    self.finish_saving().await;
                     self.tasks.shutdown().await;
                     return Some(Ending::Retired);
                 }
@@ -325,11 +328,10 @@ impl Driver {
         None
     }
 
-    async fn save_intent(&self, wanted: Wanted) {
-        let name = self.name().clone();
-        if let Err(error) = self.context.store.want(vec![name], wanted).await {
-            tracing::error!(server = %self.name(), %error, "the intent cannot be stored");
-        }
+    /// Others must not wait for a driver that ends.
+    fn close_inbox(&mut self) {
+        self.inbox.close();
+        while self.inbox.try_recv().is_ok() {}
     }
 
     async fn forget(&mut self) {
@@ -378,11 +380,9 @@ impl Driver {
         self.update_port();
     }
 
-    /// Listens on the server's own port while the server should run.
+    /// Listens on the server's own port, if it should.
     fn update_port(&mut self) {
-        let is_on = self.supervisor.unit().wanted() == Wanted::On && !self.supervisor.is_retiring();
-        let spec = self.supervisor.spec();
-        let port = spec.proxy.port.filter(|_| is_on && self.scope.session().is_none());
+        let (spec, port) = (self.supervisor.spec(), self.supervisor.port());
         if self.port.as_ref().map(|(port, _)| *port) != port {
             let listen = |port| (port, Listener::for_one(port, spec.name.as_str(), &self.context));
             self.port = port.map(listen);

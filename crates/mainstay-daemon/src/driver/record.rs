@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use mainstay_api::EventRecord;
-use mainstay_core::{Cause, LoggedEvent, RunId, RunKey};
+use mainstay_core::{Cause, LoggedEvent, RunId, RunKey, UnitHistory};
 
 use super::Driver;
 use crate::clock;
@@ -105,21 +105,10 @@ impl Driver {
         self.update_last_end();
     }
 
-    /// Saves the history for the next daemon, if it has changed.
-    pub(super) fn save_history(&mut self) {
-        let mut history = self.supervisor.unit().history();
-        if self.supervisor.is_retiring() {
-            // The daemon stops the server, which does not change the consequences of its failures.
-            history.failures = self.saved_history.1.failures;
-            history.restart_state = self.saved_history.1.restart_state;
-        }
-        let history = (self.created_at, history);
-        if history == self.saved_history || self.scope.session().is_some() {
-            return;
-        }
-        let progress = Progress::of(history.0, &history.1, Clocks::read(), &self.context.boot);
+    /// Saves the history for the next daemon.
+    pub(super) fn save_history(&self, history: &UnitHistory) {
+        let progress = Progress::of(self.created_at, history, Clocks::read(), &self.context.boot);
         self.context.event_log.set_progress(self.name(), Some(progress));
-        self.saved_history = history;
     }
 
     /// Shows how the last run ended, as the unit knows it now.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use mainstay_core::supervisor::{Connection, Event, StartFailure};
-use mainstay_core::{RefreshMode, RunId, Started, WorkloadKind, with_causes};
+use mainstay_core::{RefreshMode, RunId, Started, Wanted, WorkloadKind, with_causes};
 use mainstay_engine::StartError;
 use tokio::sync::oneshot;
 
@@ -19,6 +19,7 @@ pub(super) enum TaskResult {
     /// With the time at which the run became ready.
     Session(Connection, Result<(Session, Timestamp), SessionError>),
     Event(Event),
+    IntentSaved,
     Done,
 }
 
@@ -53,8 +54,42 @@ impl Driver {
                 Event::SessionFailed(connection, failure)
             }
             TaskResult::Event(event) => event,
+            TaskResult::IntentSaved => {
+                self.is_saving_intent = false;
+                if let Some(wanted) = self.unsaved_intent.take() {
+                    self.save_intent(wanted);
+                }
+                return None;
+            }
             TaskResult::Done => return None,
         })
+    }
+
+    /// Saves the intent, one change at a time, without waiting for the disk.
+    pub(super) fn save_intent(&mut self, wanted: Wanted) {
+        if self.is_saving_intent {
+            self.unsaved_intent = Some(wanted);
+            return;
+        }
+        self.is_saving_intent = true;
+        let (store, name) = (self.context.store.clone(), self.name().clone());
+        self.tasks.spawn(async move {
+            if let Err(error) = store.want(vec![name.clone()], wanted).await {
+                tracing::error!(server = %name, %error, "the intent cannot be stored");
+            }
+            TaskResult::IntentSaved
+        });
+    }
+
+    /// Waits until the intent is saved.
+    pub(super) async fn finish_saving(&mut self) {
+        while self.is_saving_intent
+            && let Some(result) = self.tasks.join_next().await
+        {
+            if let Ok(TaskResult::IntentSaved) = result {
+                self.finish_task(TaskResult::IntentSaved);
+            }
+        }
     }
 
     pub(super) fn start(&mut self, run: RunId) {

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use mainstay_api::ServerInfo;
-use mainstay_core::{Exit, OnStop, RestartPolicy, RunId, ServerSpec, Status, Wanted, WorkloadKind};
+use mainstay_core::{
+    Cause, Exit, OnStop, RestartPolicy, RunId, ServerSpec, Status, Wanted, WorkloadKind,
+};
 use mainstay_engine::{Engine, RemoteEngine};
 use mainstay_proxy::Server;
 use mainstay_testkit::fake_engine::{Delay, FakeEngine, Manner};
@@ -35,6 +37,7 @@ struct World {
     store: Store,
     event_log: EventLog,
     server: Server,
+    access: Access,
     dir: TempDir,
 }
 
@@ -48,7 +51,7 @@ impl World {
     }
 
     fn with(engine: FakeEngine, stored: Stored, inherited: &Inherited) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        let (dir, access) = (tempfile::tempdir().unwrap(), Access::default());
         let store = Store::open(&dir.path().join("state.db")).unwrap();
         let event_log = EventLog::open(&dir.path().join("events.db")).unwrap();
         let clients = Clients::of_nobody(dir.path(), &store, &event_log);
@@ -64,7 +67,7 @@ impl World {
             servers: Arc::default(),
             clients,
             sockets: Sockets(None),
-            access: Access::default(),
+            access: access.clone(),
             daemon: 1,
             is_successor: false,
             boot: "this boot".into(),
@@ -90,7 +93,7 @@ impl World {
             }
         });
         let driver = tokio::spawn(async move { driver.run().await });
-        Self { engine, handle, driver, news, store, event_log, server, dir }
+        Self { engine, handle, driver, news, store, event_log, server, access, dir }
     }
 
     async fn send(&self, message: impl Into<Message>) {
@@ -269,6 +272,38 @@ async fn a_removed_server_is_forgotten_on_disk_too() {
     assert_eq!(ending, Ending::Forgotten(RunId::new(1)));
     assert_eq!(world.store.load().unwrap(), []);
     assert_eq!(world.engine.alive(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_does_not_wait_for_the_disk() {
+    let policy = RestartPolicy { on_stop: OnStop::Respect, ..Default::default() };
+    let mut world = World::new(policy.clone());
+    world.store.put(vec![stored(policy)]).await.unwrap();
+    world.status(Status::Running).await;
+    let other = rusqlite::Connection::open(world.dir.path().join("state.db")).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    world.engine.end_by(&key("time", 1), Cause::StoppedBySomeone);
+    world.status(Status::Stopped).await;
+    other.execute_batch("ROLLBACK").unwrap();
+    world.send(Event::Retire).await;
+    timeout(LIMIT, &mut world.driver).await.unwrap().unwrap();
+    assert_eq!(world.store.load().unwrap()[0].wanted, Wanted::Off, "saved before the end");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_a_driver_that_forgets_its_server() {
+    let mut world = World::new(RestartPolicy::default());
+    world.status(Status::Running).await;
+    let changing = world.access.changing.clone().lock_owned().await;
+    world.send(Event::Want(Wanted::Gone)).await;
+    timeout(LIMIT, world.handle.inbox.closed()).await.unwrap();
+    for _ in 0..2 * INBOX {
+        world.send(Event::HostResumed).await;
+    }
+    assert!(!world.driver.is_finished());
+    drop(changing);
+    let ending = timeout(LIMIT, &mut world.driver).await.unwrap().unwrap();
+    assert_eq!(ending, Ending::Forgotten(RunId::new(1)));
 }
 
 #[tokio::test(start_paused = true)]

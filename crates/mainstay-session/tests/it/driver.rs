@@ -174,7 +174,7 @@ impl World {
                 }
                 Action::Forget => self.forget(scope),
                 Action::Release(_) | Action::Retired => panic!("{action:?} was not asked for"),
-                Action::Record { .. } | Action::ClearRun => {}
+                Action::Record { .. } | Action::SaveHistory(_) | Action::ClearRun => {}
             }
         }
     }

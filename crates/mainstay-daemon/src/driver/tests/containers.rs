@@ -336,10 +336,12 @@ async fn a_stop_by_someone_is_respected_by_the_next_daemon_too() {
     world.speaks(1).await;
     world.engine.end_by(&key("time", 1), Cause::StoppedBySomeone);
     let before = world.status(Status::Stopped).await.info();
-    let kept = world.store.load().unwrap().remove(0);
-    assert_eq!(kept.wanted, Wanted::Off);
+    let kept = || world.store.load().unwrap().remove(0);
+    while kept().wanted != Wanted::Off {
+        sleep(MOMENT).await;
+    }
 
-    let mut next = World::with(FakeEngine::default(), kept, &left(&world));
+    let mut next = World::with(FakeEngine::default(), kept(), &left(&world));
     let after = next.status(Status::Stopped).await.info();
     assert_eq!((&after.reason, after.generation), (&before.reason, 1));
     assert!(after.reason.starts_with("stopped by someone else"), "{}", after.reason);
