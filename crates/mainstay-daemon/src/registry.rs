@@ -195,7 +195,9 @@ impl Registry {
                 };
                 // A driver that has ended publishes nothing more.
                 timeout(ACKNOWLEDGE, handle.view.clone().wait_for(is_done)).await.ok();
-                for (own, handle) in self.session_drivers_of(&name) {
+                // Without isolation these runs are being stopped.
+                let own_runs = self.session_drivers_of(&name).into_iter();
+                for (own, handle) in own_runs.filter(|_| server.spec.proxy.isolate) {
                     let spec = ServerSpec { name: own, ..server.spec.clone() };
                     let own = Stored { spec, ..server.clone() };
                     handle.send(Message::Replace(Box::new(own))).await;

@@ -204,8 +204,11 @@ impl Server {
         }
     }
 
-    pub fn set_settings(&mut self, settings: Settings) {
-        self.settings = settings;
+    pub fn set_settings(&mut self, now: Instant, settings: Settings) {
+        let was_isolated = std::mem::replace(&mut self.settings, settings).isolate;
+        if was_isolated && !self.settings.isolate {
+            self.share_run(now);
+        }
     }
 
     /// The number of sessions in memory. Those of clients that have been absent for long may be on disk.

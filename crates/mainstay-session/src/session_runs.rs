@@ -2,7 +2,8 @@
 //!
 //! A run is started by the first request. It stops a minute after its client has ended the session, when its client has
 //! been idle for too long, or when too many clients are absent (see `run_retention`). In the latter two cases the
-//! session continues, and its next request starts another run. A run is never used by another session.
+//! session continues, and its next request starts another run. When the user turns `--isolate` off, all of them stop.
+//! A run is never used by another session.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -67,6 +68,22 @@ impl Server {
         if let Some(session) = self.session(id).and_then(|key| self.sessions.get_mut(key)) {
             let own_run = session.own_run.take();
             self.drop_own_run(own_run.as_deref());
+        }
+    }
+
+    /// All sessions share one run from now on. Their own runs are stopped, also while they execute calls: as after any
+    /// change of the spec, what is lost is sent again if that is safe.
+    pub(crate) fn share_run(&mut self, now: Instant) {
+        for key in self.sessions.keys() {
+            let Some(session) = self.sessions.get_mut(key) else { continue };
+            let Some(own_run) = session.own_run.take() else { continue };
+            let id = Arc::clone(&session.id);
+            self.report(Report::StopSessionRun(id, SessionRunEnd::Shared));
+            self.drop_own_run(Some(&own_run));
+            self.availability_changed(now, Some(key));
+        }
+        for id in self.retained_runs.keys().cloned().collect::<Vec<_>>() {
+            self.release_retained(&id);
         }
     }
 

@@ -144,7 +144,7 @@ impl Server {
 
     /// The user has changed the settings.
     pub fn set(&self, settings: Settings) {
-        self.enter(|machine, _| machine.set_settings(settings));
+        self.enter(|machine, now| machine.set_settings(now, settings));
     }
 
     /// How many sessions are in memory. Those of clients that have been absent for long may be on disk.

@@ -275,3 +275,18 @@ async fn a_session_whose_container_someone_removed_gets_another_run() {
     assert!(world.is_served(&session).await);
     assert_eq!(world.starts_of(&run), 2);
 }
+
+#[tokio::test(start_paused = true)]
+async fn runs_of_single_sessions_stop_when_sessions_share_one() {
+    let (world, name) = isolated().await;
+    let (session, run) = world.session(&name).await;
+    let (ended, retained) = world.session(&name).await;
+    world.close(&name, &ended);
+    world.registry.describe(vec![container()], true, &Around::default()).await.unwrap();
+    world.until_none_is_left().await;
+    assert!(!world.is_alive(&run) && !world.is_alive(&retained));
+    assert!(world.is_served(&session).await);
+    assert_eq!((world.starts_of(&run), world.engine.alive()), (1, vec![key("time", 2)]));
+    let told = world.ends_told().await;
+    assert!(told.iter().any(|it| it.contains("all sessions share one run now")), "{told:?}");
+}

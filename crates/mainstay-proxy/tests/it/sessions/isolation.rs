@@ -345,3 +345,20 @@ async fn runs_of_ended_sessions_count_as_absent_and_stop_first() {
     assert!(!owners(&world).contains(&ended[4]));
     assert!(owners(&world).contains(&id), "its session continues");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_session_whose_run_is_no_longer_its_own_continues_with_the_shared_one() {
+    let world = isolated();
+    let (client, mut own) = joins(&world, 0).await;
+    let call = client.calls("a");
+    own.reads_call("a").await;
+    world.proxy.set(settings());
+    assert!(world.notes.own.lock().unwrap().is_empty(), "it is stopped, although it is used");
+    let mut shared = world.serves().await;
+    let next = client.calls("b");
+    let request = shared.reads_call("b").await;
+    shared.returns(&request, "shared").await;
+    assert_eq!(next.text().await, "shared");
+    drop(own);
+    assert!(call.text().await.contains("its effect is unknown"));
+}
