@@ -269,9 +269,13 @@ impl Service {
                 reported = Some(info.reason.clone());
                 peer.item(&self.with_proxy_info(info.clone())).await?;
             }
-            // A server that was removed has settled, too.
             if handle.view.changed().await.is_err() {
-                return peer.answer(Ok(self.with_proxy_info(info))).await;
+                let last = handle.view.borrow().info();
+                if last.status == Status::Removing {
+                    return peer.fail(just_removed(name)).await;
+                }
+                // The daemon stops.
+                return peer.answer(Ok(self.with_proxy_info(last))).await;
             }
         }
     }

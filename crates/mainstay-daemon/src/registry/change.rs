@@ -1,6 +1,6 @@
 //! Changes of intent: start, stop, restart, rm.
 
-use mainstay_api::{ApiError, ClientReport, Outcome, Which};
+use mainstay_api::{ApiError, ClientReport, ErrorKind, Outcome, Which};
 use mainstay_core::supervisor::Event;
 use mainstay_core::{ServerName, Status, Wanted};
 use mainstay_hold::limits::{ACKNOWLEDGE, STOP_SERVER};
@@ -92,7 +92,7 @@ impl Registry {
     /// Stores an intent and sends it to the drivers.
     async fn change(&self, which: Which, change: Change) -> Result<Vec<Changed>, ApiError> {
         let _guard = self.begin_change().await?;
-        let chosen = self.choose(which)?;
+        let chosen = self.choose(which, change)?;
         let names = chosen.iter().map(|(name, _)| name.clone()).collect();
         let stored = self.shared.context.store.want(names, change.wanted()).await;
         stored.map_err(|error| refused(&error))?;
@@ -121,13 +121,26 @@ impl Registry {
         Ok(done)
     }
 
-    fn choose(&self, which: Which) -> Result<Vec<(ServerName, Handle)>, ApiError> {
+    /// A server that is being removed is not started again: its entries in clients' files are removed already.
+    fn choose(&self, which: Which, change: Change) -> Result<Vec<(ServerName, Handle)>, ApiError> {
+        let is_refused = |handle: &Handle| {
+            change.wanted() == Wanted::On && handle.view.borrow().wanted == Wanted::Gone
+        };
         match which {
             Which::All => {
-                Ok(self.state().servers.iter().map(|(n, h)| (n.clone(), h.clone())).collect())
+                let servers = self.state().servers.clone();
+                Ok(servers.into_iter().filter(|(_, handle)| !is_refused(handle)).collect())
             }
             Which::Names(names) => {
-                names.into_iter().map(|name| Ok((name.clone(), self.get(&name)?))).collect()
+                let chosen = names.into_iter().map(|name| match self.get(&name)? {
+                    handle if is_refused(&handle) => Err(ApiError::new(
+                        ErrorKind::NoSuchServer,
+                        format!("`{name}` is being removed"),
+                    )
+                    .with_help(format!("see `mainstay events {name}`"))),
+                    handle => Ok((name, handle)),
+                });
+                chosen.collect()
             }
         }
     }

@@ -129,6 +129,20 @@ fn start_and_restart_come_back_when_the_server_is_ready_or_has_failed() {
 }
 
 #[test]
+fn a_start_fails_if_the_server_is_removed_meanwhile() {
+    let env = TestEnv::new();
+    env.ok(["run", "time", "--", &fixture(), "--never-answer"]);
+    let mut command = env.command(["restart", "time"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    env.once("time", "was started again", |server| server["generation"] == 2);
+    env.ok(["rm", "time"]);
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), &*output.stdout), (Some(3), &b""[..]), "{stderr}");
+    assert!(stderr.contains("`time` ") && stderr.contains("removed"), "{stderr}");
+}
+
+#[test]
 fn ctrl_c_leaves_the_server_starting() {
     let env = TestEnv::new();
     let mut command = env.command(["run", "time", "--wait", "--", &fixture(), "--never-answer"]);
