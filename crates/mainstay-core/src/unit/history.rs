@@ -6,14 +6,17 @@
 
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use super::budget::Budget;
 use super::phase::{Failure, Phase, Run, StartReason, Wait, after};
 use super::{Ended, Found, Unit};
 use crate::{Cause, RestartPolicy, RunId, Wanted};
 
-/// The history of a unit. The default is that of a server that never ran.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct UnitHistory {
+/// The history of a unit. The default is that of a server that never ran. It is stored in wall-clock time, which
+/// continues across reboots ([`UnitHistory::map_times`]).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnitHistory<T = Instant> {
     /// The newest run.
     pub last: RunId,
     /// The charged failures since the last reset.
@@ -21,11 +24,49 @@ pub struct UnitHistory {
     /// All restarts that the user did not ask for.
     pub restarts_total: u64,
     /// When the last of them was decided on.
-    pub last_restart: Option<Instant>,
+    pub last_restart: Option<T>,
     /// The consequence of the failures.
-    pub restart_state: RestartState,
+    #[serde(rename = "standing")]
+    pub restart_state: RestartState<T>,
     /// How the last run ended.
-    pub last_end: Option<Ended>,
+    pub last_end: Option<Ended<T>>,
+}
+
+impl<T> Default for UnitHistory<T> {
+    fn default() -> Self {
+        Self {
+            last: RunId::default(),
+            failures: 0,
+            restarts_total: 0,
+            last_restart: None,
+            restart_state: RestartState::Free,
+            last_end: None,
+        }
+    }
+}
+
+impl<T> UnitHistory<T> {
+    /// The same history on another clock.
+    pub fn map_times<U>(self, convert: impl Fn(T) -> U) -> UnitHistory<U> {
+        UnitHistory {
+            last: self.last,
+            failures: self.failures,
+            restarts_total: self.restarts_total,
+            last_restart: self.last_restart.map(&convert),
+            restart_state: match self.restart_state {
+                RestartState::Free => RestartState::Free,
+                RestartState::Due { attempt, at } => RestartState::Due { attempt, at: convert(at) },
+                RestartState::GivenUp { since } => RestartState::GivenUp { since: convert(since) },
+            },
+            last_end: self.last_end.map(|Ended { run, cause, at, ran_for, ready_for }| Ended {
+                run,
+                cause,
+                at: convert(at),
+                ran_for,
+                ready_for,
+            }),
+        }
+    }
 }
 
 impl UnitHistory {
@@ -45,8 +86,9 @@ impl UnitHistory {
 }
 
 /// The consequence of failures.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum RestartState {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RestartState<T = Instant> {
     /// A run may be started.
     #[default]
     Free,
@@ -55,12 +97,12 @@ pub enum RestartState {
         /// Its number.
         attempt: u32,
         /// When.
-        at: Instant,
+        at: T,
     },
     /// No restart is left.
     GivenUp {
         /// Since when.
-        since: Instant,
+        since: T,
     },
 }
 

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use super::phase::{Moment, Phase};
 use super::{Unit, reason};
 use crate::{Cause, RunId, Status};
@@ -37,14 +39,14 @@ pub struct View {
 }
 
 /// How a run ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ended {
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended<T = Instant> {
     /// Which run.
     pub run: RunId,
     /// The cause.
     pub cause: Cause,
     /// When that became known: its exit, if that was reported separately, or its end.
-    pub at: Instant,
+    pub at: T,
     /// How long it had run.
     pub ran_for: Duration,
     /// How long it had been ready, if it was.

@@ -1,11 +1,11 @@
 //! The stored progress of a server: its failures, and what they have led to.
 //!
-//! It is the [`UnitHistory`] of a unit in wall-clock time, which continues across reboots.
+//! It is the [`UnitHistory`] of a unit in wall-clock time.
 
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use mainstay_core::{Cause, Ended, RestartState, RunId, UnitHistory};
+use mainstay_core::UnitHistory;
 use serde::{Deserialize, Serialize};
 
 use crate::clock;
@@ -18,30 +18,8 @@ pub(crate) struct Progress {
     /// The boot of the machine in which this was stored; the first version did not store it.
     #[serde(default)]
     boot: Option<String>,
-    last: u64,
-    failures: u32,
-    restarts_total: u64,
-    #[serde(default)]
-    last_restart: Option<Timestamp>,
-    standing: StoredStanding,
-    last_end: Option<End>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum StoredStanding {
-    Free,
-    Due { attempt: u32, at: Timestamp },
-    GivenUp { since: Timestamp },
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct End {
-    run: u64,
-    cause: Cause,
-    at: Timestamp,
-    ran_for: Duration,
-    ready_for: Option<Duration>,
+    #[serde(flatten)]
+    history: UnitHistory<Timestamp>,
 }
 
 /// The same moment on both clocks.
@@ -77,30 +55,8 @@ impl Progress {
         clocks: Clocks,
         boot: &str,
     ) -> Self {
-        Self {
-            created_at,
-            boot: Some(boot.to_owned()),
-            last: past.last.generation(),
-            failures: past.failures,
-            restarts_total: past.restarts_total,
-            last_restart: past.last_restart.map(|at| clocks.to_wall(at)),
-            standing: match past.restart_state {
-                RestartState::Free => StoredStanding::Free,
-                RestartState::Due { attempt, at } => {
-                    StoredStanding::Due { attempt, at: clocks.to_wall(at) }
-                }
-                RestartState::GivenUp { since } => {
-                    StoredStanding::GivenUp { since: clocks.to_wall(since) }
-                }
-            },
-            last_end: past.last_end.as_ref().map(|end| End {
-                run: end.run.generation(),
-                cause: end.cause.clone(),
-                at: clocks.to_wall(end.at),
-                ran_for: end.ran_for,
-                ready_for: end.ready_for,
-            }),
-        }
+        let history = past.clone().map_times(|at| clocks.to_wall(at));
+        Self { created_at, boot: Some(boot.to_owned()), history }
     }
 
     /// Whether the machine was restarted after this was stored, if that is known.
@@ -112,34 +68,14 @@ impl Progress {
 
     /// The history of the server that was created at this time. `None` if this is the progress of another one.
     pub(crate) fn past(&self, created_at: Timestamp, clocks: Clocks) -> Option<UnitHistory> {
-        (self.created_at == created_at).then(|| UnitHistory {
-            last: RunId::new(self.last),
-            failures: self.failures,
-            restarts_total: self.restarts_total,
-            last_restart: self.last_restart.map(|at| clocks.to_instant(at)),
-            restart_state: match self.standing {
-                StoredStanding::Free => RestartState::Free,
-                StoredStanding::Due { attempt, at } => {
-                    RestartState::Due { attempt, at: clocks.to_instant(at) }
-                }
-                StoredStanding::GivenUp { since } => {
-                    RestartState::GivenUp { since: clocks.to_instant(since) }
-                }
-            },
-            last_end: self.last_end.as_ref().map(|end| Ended {
-                run: RunId::new(end.run),
-                cause: end.cause.clone(),
-                at: clocks.to_instant(end.at),
-                ran_for: end.ran_for,
-                ready_for: end.ready_for,
-            }),
-        })
+        let is_own = self.created_at == created_at;
+        is_own.then(|| self.history.clone().map_times(|at| clocks.to_instant(at)))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use mainstay_core::Exit;
+    use mainstay_core::{Cause, Ended, Exit, RestartState, RunId};
 
     use super::*;
 
@@ -178,6 +114,25 @@ mod tests {
             assert_eq!(stored.past(wall + second, later), None, "another server");
             assert!(stored.is_of_earlier_boot("next boot") && !stored.is_of_earlier_boot("boot"));
             assert!(!stored.is_of_earlier_boot(""), "it cannot be read");
+        }
+    }
+
+    #[test]
+    fn what_the_first_version_stored_can_be_read() {
+        let text = r#"{"created_at":"1970-01-12T13:46:40Z","last":8,"failures":4,"restarts_total":9,
+            "standing":{"due":{"attempt":4,"at":"1970-01-12T13:47:00Z"}},
+            "last_end":{"run":7,"cause":{"Exited":{"code":3,"signal":null,"oom":false}},
+                "at":"1970-01-12T13:46:40Z","ran_for":{"secs":3,"nanos":0},"ready_for":null}}"#;
+        let wall = Timestamp::from_second(1_000_000).unwrap();
+        let progress: Progress = serde_json::from_str(text).unwrap();
+        let (at, history) = (wall + Duration::from_secs(20), &progress.history);
+        assert_eq!((progress.created_at, &progress.boot), (wall, &None));
+        assert_eq!(history.restart_state, RestartState::Due { attempt: 4, at });
+        assert_eq!(history.last_end.as_ref().unwrap().cause, Cause::Exited(Exit::code(3)));
+        let stored = serde_json::to_value(&progress).unwrap();
+        let again = serde_json::from_str::<serde_json::Value>(text).unwrap();
+        for (field, value) in again.as_object().unwrap() {
+            assert_eq!(stored[field], *value, "{field}");
         }
     }
 }
