@@ -98,15 +98,15 @@ impl Registry {
     }
 
     /// Starts the driver of a server.
-    pub(crate) fn adopt(&self, stored: Stored, inherited: &Inherited) {
+    pub(crate) fn add(&self, stored: Stored, inherited: &Inherited) {
         let name = stored.spec.name.clone();
         let (sender, inbox) = driver::inbox();
         let server = (self.shared.open_server)(&name, settings(&stored.spec), sender.clone());
-        if let Some(adopted) = &inherited.adopted {
+        if let Some((_, found)) = &inherited.alive {
             let Context { session_files, is_successor, .. } = &self.shared.context;
-            let saved = session_files.load(&RunKey::new(name.clone(), adopted.run));
+            let saved = session_files.load(&RunKey::new(name.clone(), found.run));
             if !is_successor || saved.is_some_and(|saved| saved.has_unrecorded) {
-                server.expect_unrecorded_requests(adopted.run.generation());
+                server.expect_unrecorded_requests(found.run.generation());
             }
         }
         let scope = Scope::AllSessions(server);
@@ -204,7 +204,7 @@ impl Registry {
                 }
             } else {
                 let last = self.state().last_runs.remove(&name).unwrap_or_default();
-                self.adopt(server, &Inherited { last, ..Inherited::default() });
+                self.add(server, &Inherited { last, ..Inherited::default() });
             }
             names.push((name, true));
         }

@@ -185,14 +185,14 @@ async fn resume_servers(
         let name = server.spec.name.clone();
         let mut of_one = inherited.remove(&name).unwrap_or_default();
         let misplaced = of_one.take_misplaced(server.spec.workload.kind());
-        unwanted.extend(misplaced.map(|found| (found.home, RunKey::new(name, found.run))));
-        registry.adopt(server, &of_one);
+        unwanted.extend(misplaced.map(|(engine, found)| (engine, RunKey::new(name, found.run))));
+        registry.add(server, &of_one);
     }
     // Before the first await, so that no run is attached earlier.
     registry.keep_inherited(inherited);
     gateway.restore(relayed, |server, session| registry.resume_session_run(server, session));
     let orphans = registry.take_inherited().into_iter().filter_map(|(server, inherited)| {
-        inherited.adopted.map(|found| (found.home, RunKey::new(server, found.run)))
+        inherited.alive.map(|(engine, found)| (engine, RunKey::new(server, found.run)))
     });
     unwanted.extend(orphans);
     sweep_runs(context, registry, unwanted).await;
@@ -289,21 +289,21 @@ fn in_containers(stored: &[Stored]) -> BTreeSet<ServerName> {
 /// one takes time.
 async fn sweep_runs(context: &Context, registry: &Registry, unwanted: Vec<(WorkloadKind, RunKey)>) {
     let mut sweeps = JoinSet::new();
-    for (home, key) in unwanted {
+    for (engine, key) in unwanted {
         let (context, known) = (context.clone(), registry.get(&key.server).is_ok());
-        sweeps.spawn(async move { sweep_run(&context, home, &key, known).await });
+        sweeps.spawn(async move { sweep_run(&context, engine, &key, known).await });
     }
     sweeps.join_all().await;
 }
 
 /// Also removes the container of a server that is not known. A failure does not prevent the start: the engine itself
 /// sweeps such runs, too.
-async fn sweep_run(context: &Context, home: WorkloadKind, key: &RunKey, known: bool) {
+async fn sweep_run(context: &Context, kind: WorkloadKind, key: &RunKey, known: bool) {
     let (server, run) = (&key.server, key.run);
     tracing::warn!(%server, %run, "ending a run that belongs to no server");
-    let engine = context.engines.at(home);
+    let engine = context.engines.at(kind);
     let mut swept = engine.kill(key).await;
-    if swept.is_ok() && home == WorkloadKind::Container && !known {
+    if swept.is_ok() && kind == WorkloadKind::Container && !known {
         swept = engine.forget(server).await;
     }
     if let Err(error) = swept {

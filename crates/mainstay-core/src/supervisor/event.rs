@@ -193,6 +193,14 @@ pub struct InheritedRun {
     pub is_assumed: bool,
 }
 
+impl InheritedRun {
+    /// A run of which only its number is known.
+    pub fn assumed(run: RunId) -> Self {
+        let (age, details) = (Duration::ZERO, RunDetails::default());
+        Self { run, age, ready_for: None, details, is_assumed: true }
+    }
+}
+
 /// What a run consists of.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RunDetails {

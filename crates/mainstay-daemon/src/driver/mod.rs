@@ -12,7 +12,7 @@ mod tests;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use mainstay_core::supervisor::{Action, Connection, Event, InheritedRun, RunDetails};
+use mainstay_core::supervisor::{Action, Connection, Event, InheritedRun};
 use mainstay_core::{FoundState, News, RunId, RunKey, ServerName, Supervisor, Wanted};
 use mainstay_hold::limits::REMOVE_ENTRIES;
 use mainstay_proxy::Servers;
@@ -138,18 +138,13 @@ impl Driver {
     ) -> (Self, Handle) {
         let Stored { spec, wanted, created_at } = stored;
         let (clocks, name) = (Clocks::read(), spec.name.clone());
-        let adopted = inherited.adopted.as_ref();
-        let key = adopted.map(|found| RunKey::new(name.clone(), found.run));
+        let found = inherited.alive.as_ref().map(|(_, found)| found);
+        let key = found.map(|found| RunKey::new(name.clone(), found.run));
         let ready_at =
             key.as_ref().and_then(|key| context.session_files.load(key)).map(|it| it.ready_at);
         let (history, unseen_end) = inherited.past(created_at, clocks, &context.boot);
-        let found = adopted.map(|found| InheritedRun {
-            run: found.run,
-            age: found.age,
-            ready_for: ready_at.map(clock::since),
-            details: RunDetails { pid: found.pid, container: found.container.clone() },
-            is_assumed: found.unknown,
-        });
+        let ready_for = ready_at.map(clock::since);
+        let resumed = found.map(|found| InheritedRun { ready_for, ..found.clone() });
         let is_session_run = scope.session().is_some();
         let supervisor = Supervisor::resume(
             clocks.now,
@@ -157,10 +152,10 @@ impl Driver {
             wanted,
             is_session_run,
             random::seed(),
-            found,
+            resumed,
             history,
         );
-        let known_alive = adopted.filter(|found| !found.unknown);
+        let known_alive = found.filter(|found| !found.is_assumed);
         let times = Times {
             started_at: known_alive.map(|found| clock::wall_before(found.age)),
             ready_at,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use mainstay_api::ServerInfo;
+use mainstay_core::supervisor::RunDetails;
 use mainstay_core::{
     Cause, Exit, OnStop, RestartPolicy, RunId, ServerSpec, Status, Wanted, WorkloadKind,
 };
@@ -20,7 +21,6 @@ use tokio::time::timeout;
 use super::*;
 use crate::gateway::Gateway;
 use crate::listen::{Access, Sockets};
-use crate::startup::inherited::AdoptedRun;
 use crate::state::event_log::{self, Part};
 use crate::state::session_store::SessionStore;
 use crate::{registry, run_requests};
@@ -349,16 +349,15 @@ async fn a_run_that_an_earlier_daemon_left_is_kept() {
     let engine = FakeEngine::default();
     engine.plant(key("time", 7));
     let age = Duration::from_secs(60);
-    let adopted = AdoptedRun {
-        home: WorkloadKind::Process,
+    let alive = InheritedRun {
         run: RunId::new(7),
-        pid: Some(77),
-        container: None,
         age,
-        unknown: false,
+        ready_for: None,
+        details: RunDetails { pid: Some(77), container: None },
+        is_assumed: false,
     };
-    let inherited =
-        Inherited { last: RunId::new(7), adopted: Some(adopted), ..Inherited::default() };
+    let alive = Some((WorkloadKind::Process, alive));
+    let inherited = Inherited { last: RunId::new(7), alive, ..Inherited::default() };
     let mut world = World::after(engine, RestartPolicy::default(), &inherited);
     let shown = world.status(Status::Running).await;
     assert_eq!((shown.details.pid, shown.info().generation), (Some(77), 7));

@@ -15,7 +15,7 @@ impl Registry {
     pub(crate) fn resume_session_run(&self, server: &ServerName, session: &str) -> bool {
         let key = SessionKey { server: server.clone(), session: session.into() };
         let name = key.run_name();
-        let is_alive = self.state().inherited.get(&name).is_some_and(|it| it.adopted.is_some());
+        let is_alive = self.state().inherited.get(&name).is_some_and(|it| it.alive.is_some());
         if is_alive {
             self.handle_session_run(Event::Start(key));
         }

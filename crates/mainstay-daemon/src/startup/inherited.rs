@@ -4,40 +4,22 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use mainstay_core::{Cause, Exit, RunId, ServerName, UnitHistory};
+use mainstay_core::supervisor::{InheritedRun, RunDetails};
+use mainstay_core::{Cause, Exit, RunId, ServerName, UnitHistory, WorkloadKind};
 use mainstay_engine::{Found, FoundState, RunKey};
 
 use crate::state::event_log::{Clocks, EarlierRuns, Progress};
-use mainstay_core::WorkloadKind;
 
 /// What an earlier daemon left of one server.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Inherited {
     /// The last run that is known.
     pub(crate) last: RunId,
-    /// The run that is alive.
-    pub(crate) adopted: Option<AdoptedRun>,
+    /// The run that is alive, as far as is known, and its engine. Since when it is ready is not known here.
+    pub(crate) alive: Option<(WorkloadKind, InheritedRun)>,
     /// The newest run that ended while no daemon ran, and how.
     pub(crate) ended: Option<(RunId, Exit)>,
     pub(crate) progress: Option<Progress>,
-}
-
-/// A run that is alive, as far as is known.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct AdoptedRun {
-    pub(crate) home: WorkloadKind,
-    pub(crate) run: RunId,
-    pub(crate) pid: Option<u32>,
-    pub(crate) container: Option<String>,
-    pub(crate) age: Duration,
-    /// Whether it counts as alive because its engine does not answer.
-    pub(crate) unknown: bool,
-}
-
-impl AdoptedRun {
-    fn unknown(home: WorkloadKind, run: RunId) -> Self {
-        Self { home, run, pid: None, container: None, age: Duration::ZERO, unknown: true }
-    }
 }
 
 impl Inherited {
@@ -52,7 +34,7 @@ impl Inherited {
         let progress = self.progress.as_ref();
         let own = progress.and_then(|progress| progress.past(created_at, clocks));
         let rebooted = own.is_some()
-            && self.adopted.is_none()
+            && self.alive.is_none()
             && progress.is_some_and(|progress| progress.is_of_earlier_boot(boot));
         let past = own.unwrap_or_default();
         let past = UnitHistory { last: past.last.max(self.last), ..past };
@@ -63,8 +45,11 @@ impl Inherited {
     }
 
     /// Takes out a run that is in another engine than its server is now.
-    pub(crate) fn take_misplaced(&mut self, home: WorkloadKind) -> Option<AdoptedRun> {
-        self.adopted.take_if(|adopted| adopted.home != home)
+    pub(crate) fn take_misplaced(
+        &mut self,
+        engine: WorkloadKind,
+    ) -> Option<(WorkloadKind, InheritedRun)> {
+        self.alive.take_if(|(found_in, _)| *found_in != engine)
     }
 }
 
@@ -84,22 +69,23 @@ pub(crate) fn sort_out(
     for (name, progress) in known.progress {
         all.entry(name).or_default().progress = Some(progress);
     }
-    for (home, Found { key, state }) in found {
+    for (engine, Found { key, state }) in found {
         let inherited = all.entry(key.server.clone()).or_default();
         inherited.last = inherited.last.max(key.run);
         let run = key.run;
-        let adopted = match state {
+        let alive = match state {
             FoundState::Alive { pid, container, age } => {
-                AdoptedRun { home, run, pid, container, age, unknown: false }
+                let details = RunDetails { pid, container };
+                InheritedRun { run, age, ready_for: None, details, is_assumed: false }
             }
-            FoundState::Unknown => AdoptedRun::unknown(home, run),
+            FoundState::Unknown => InheritedRun::assumed(run),
             FoundState::Ended(exit) => {
                 inherited.ended = Some((run, exit));
                 continue;
             }
         };
-        let older = inherited.adopted.replace(adopted);
-        surplus.extend(older.map(|older| (older.home, RunKey::new(key.server, older.run))));
+        let older = inherited.alive.replace((engine, alive));
+        surplus.extend(older.map(|(engine, older)| (engine, RunKey::new(key.server, older.run))));
     }
     (all, surplus)
 }
@@ -123,10 +109,10 @@ mod tests {
     }
 
     #[test]
-    fn only_the_newest_running_run_is_adopted() {
+    fn only_the_newest_running_run_is_kept() {
         let found = vec![alive("a", 10), alive("a", 9), alive("a", 2), alive("b", 1)];
         let (all, surplus) = sort_out(EarlierRuns::default(), found);
-        let run = |name: &str| all[&name.parse().unwrap()].adopted.as_ref().unwrap().run;
+        let run = |name: &str| all[&name.parse().unwrap()].alive.as_ref().unwrap().1.run;
         assert_eq!((run("a"), run("b")), (RunId::new(10), RunId::new(1)));
         assert_eq!(surplus, [2, 9].map(|run| (WorkloadKind::Process, key("a", run))));
     }
@@ -173,22 +159,22 @@ mod tests {
             sort_out(EarlierRuns::default(), vec![(WorkloadKind::Container, unknown)]);
         let inherited = &all[&"a".parse().unwrap()];
         assert_eq!(
-            inherited.adopted,
-            Some(AdoptedRun::unknown(WorkloadKind::Container, RunId::new(4)))
+            inherited.alive,
+            Some((WorkloadKind::Container, InheritedRun::assumed(RunId::new(4))))
         );
         assert_eq!((inherited.last, surplus), (RunId::new(4), Vec::new()));
     }
 
     #[test]
-    fn a_run_in_another_engine_is_not_adopted() {
+    fn a_run_in_another_engine_is_not_kept() {
         let (mut all, _) = sort_out(EarlierRuns::default(), vec![alive("a", 3)]);
         let inherited = all.get_mut(&"a".parse().unwrap()).unwrap();
         assert_eq!(inherited.take_misplaced(WorkloadKind::Process), None);
         assert_eq!(
-            inherited.take_misplaced(WorkloadKind::Remote).map(|found| found.run),
+            inherited.take_misplaced(WorkloadKind::Remote).map(|(_, found)| found.run),
             Some(RunId::new(3))
         );
-        assert_eq!((&inherited.adopted, inherited.last), (&None, RunId::new(3)));
+        assert_eq!((&inherited.alive, inherited.last), (&None, RunId::new(3)));
     }
 
     #[test]

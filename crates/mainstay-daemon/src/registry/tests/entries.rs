@@ -280,7 +280,7 @@ async fn the_next_daemon_puts_back_what_this_one_took_out() {
     let dir = Arc::clone(&world.dir);
     drop(world);
     let next = World::after(FakeEngine::default(), dir);
-    next.registry.adopt(stored, &Inherited::default());
+    next.registry.add(stored, &Inherited::default());
     next.registry.register_all(EntryRequest::Keep).await;
     next.until("entry in", World::has_entry).await;
     assert_eq!(next.text(), own);
