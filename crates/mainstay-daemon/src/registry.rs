@@ -26,7 +26,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::clock;
-use crate::driver::{self, Context, Driver, Ending, Handle, Message, Scope};
+use crate::driver::{self, Context, Driver, DriverEnd, Handle, Message, Scope};
 use crate::listen;
 use crate::run_requests::{RunRequest, RunRequestReceiver};
 use crate::snapshot::Snapshot;
@@ -72,7 +72,7 @@ pub(crate) type OpenServer =
 /// A driver that has ended. It is dropped when the registry has forgotten it.
 pub(crate) struct EndedDriver {
     name: ServerName,
-    ending: Ending,
+    end: DriverEnd,
     driver: Driver,
 }
 
@@ -305,9 +305,9 @@ impl Registry {
     fn drive(&self, name: ServerName, mut driver: Driver) {
         let ended = self.shared.ended.clone();
         self.drivers().spawn(async move {
-            let ending = driver.run().await;
+            let end = driver.run().await;
             // Without a receiver, the daemon has ended.
-            ended.send(EndedDriver { name, ending, driver }).await.ok();
+            ended.send(EndedDriver { name, end, driver }).await.ok();
         });
     }
 
@@ -320,11 +320,11 @@ impl Registry {
         }
     }
 
-    fn driver_ended(&self, EndedDriver { name, ending, driver }: EndedDriver) {
+    fn driver_ended(&self, EndedDriver { name, end, driver }: EndedDriver) {
         self.reap();
-        let last = match ending {
-            Ending::Forgotten(last) => Some(last),
-            Ending::Retired => None,
+        let last = match end {
+            DriverEnd::ServerRemoved(last) => Some(last),
+            DriverEnd::DaemonStops => None,
         };
         let is_session_run = self.state().session_drivers.remove(&name).is_some();
         if is_session_run {

@@ -1,7 +1,7 @@
 //! The supervisor of one server, as a pure state machine.
 //!
 //! [`Unit::handle`] takes one event and the time, and returns at most one action. If time
-//! alone will change something, [`Unit::deadline`] returns when. It works in three steps: `settle`
+//! alone will change something, [`Unit::deadline`] returns when. It works in three steps: `pass_time`
 //! applies the passage of time, `learn` the event, and `decide` compares the intent
 //! with the known state, so that it is correct from any state.
 //!
@@ -100,9 +100,9 @@ impl Unit {
             return None;
         }
         self.undecided_since = None;
-        self.settle(now);
+        self.pass_time(now);
         self.learn(now, event);
-        self.settle(now);
+        self.pass_time(now);
         self.decide(now)
     }
 
@@ -164,7 +164,7 @@ impl Unit {
     }
 
     /// Applies the passage of time.
-    fn settle(&mut self, now: Instant) {
+    fn pass_time(&mut self, now: Instant) {
         let Phase::Up(run) = &mut self.phase else { return };
         run.freeze(now, run.paused || self.away.is_some());
         if run.stable_at(&self.policy).is_some_and(|at| now >= at) {

@@ -96,11 +96,11 @@ impl Handle {
 
 /// How a driver ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum DriverEnd {
     /// The server was removed; this was its last run.
-    Forgotten(RunId),
+    ServerRemoved(RunId),
     /// The daemon stops.
-    Retired,
+    DaemonStops,
 }
 
 /// The task of one server.
@@ -205,19 +205,19 @@ impl Driver {
     }
 
     /// Runs until the server is removed or the daemon stops.
-    pub(crate) async fn run(&mut self) -> Ending {
+    pub(crate) async fn run(&mut self) -> DriverEnd {
         let mut event = Some(Event::Tick);
         loop {
             if let Some(event) = event
-                && let Some(ending) = self.handle(event).await
+                && let Some(end) = self.handle(event).await
             {
-                return ending;
+                return end;
             }
             event = tokio::select! {
                 biased;
                 message = self.inbox.recv() => match message {
                     Some(message) => self.receive(message),
-                    None => return Ending::Retired,
+                    None => return DriverEnd::DaemonStops,
                 },
                 Some(result) = self.tasks.join_next() => match result {
                     Ok(result) => self.finish_task(result),
@@ -268,13 +268,13 @@ impl Driver {
     }
 
     /// Passes an event to the supervisor and executes what it decides.
-    async fn handle(&mut self, event: Event) -> Option<Ending> {
+    async fn handle(&mut self, event: Event) -> Option<DriverEnd> {
         let closed = self.session.as_ref().filter(|(_, session)| session.run.is_closed());
         if let Some(&(connection, _)) = closed {
             // Decisions depend on it, and its task may report it later.
             let actions = self.supervisor.handle(clock::now(), Event::SessionClosed(connection));
-            if let Some(ending) = self.execute(actions).await {
-                return Some(ending);
+            if let Some(end) = self.execute(actions).await {
+                return Some(end);
             }
         }
         let restarts = self.supervisor.unit().restarts_total();
@@ -289,7 +289,7 @@ impl Driver {
         self.execute(actions).await
     }
 
-    async fn execute(&mut self, actions: Vec<Action>) -> Option<Ending> {
+    async fn execute(&mut self, actions: Vec<Action>) -> Option<DriverEnd> {
         for action in actions {
             match action {
                 Action::Record { event, detail } => self.record(&event, detail),
@@ -310,13 +310,13 @@ impl Driver {
                 Action::Forget => {
                     self.close_inbox();
                     self.forget().await;
-                    return Some(Ending::Forgotten(self.supervisor.unit().last_run()));
+                    return Some(DriverEnd::ServerRemoved(self.supervisor.unit().last_run()));
                 }
                 Action::Retired => {
                     self.close_inbox();
                     self.finish_saving().await;
                     self.tasks.shutdown().await;
-                    return Some(Ending::Retired);
+                    return Some(DriverEnd::DaemonStops);
                 }
             }
         }

@@ -32,7 +32,7 @@ const LIMIT: Duration = Duration::from_secs(3600);
 struct World {
     engine: FakeEngine,
     handle: Handle,
-    driver: JoinHandle<Ending>,
+    driver: JoinHandle<DriverEnd>,
     news: JoinHandle<()>,
     store: Store,
     event_log: EventLog,
@@ -268,8 +268,8 @@ async fn a_removed_server_is_forgotten_on_disk_too() {
     let mut world = World::new(RestartPolicy::default());
     world.status(Status::Running).await;
     world.send(Event::Want(Wanted::Gone)).await;
-    let ending = timeout(LIMIT, &mut world.driver).await.unwrap().unwrap();
-    assert_eq!(ending, Ending::Forgotten(RunId::new(1)));
+    let end = timeout(LIMIT, &mut world.driver).await.unwrap().unwrap();
+    assert_eq!(end, DriverEnd::ServerRemoved(RunId::new(1)));
     assert_eq!(world.store.load().unwrap(), []);
     assert_eq!(world.engine.alive(), []);
 }
@@ -302,8 +302,8 @@ async fn nobody_waits_for_a_driver_that_forgets_its_server() {
     }
     assert!(!world.driver.is_finished());
     drop(changing);
-    let ending = timeout(LIMIT, &mut world.driver).await.unwrap().unwrap();
-    assert_eq!(ending, Ending::Forgotten(RunId::new(1)));
+    let end = timeout(LIMIT, &mut world.driver).await.unwrap().unwrap();
+    assert_eq!(end, DriverEnd::ServerRemoved(RunId::new(1)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -311,8 +311,8 @@ async fn a_daemon_that_ends_takes_the_server_along_but_keeps_the_intent() {
     let mut world = World::new(RestartPolicy { on_stop: OnStop::Respect, ..Default::default() });
     world.status(Status::Running).await;
     world.send(Event::Retire).await;
-    let ending = timeout(LIMIT, &mut world.driver).await.unwrap().unwrap();
-    assert_eq!(ending, Ending::Retired);
+    let end = timeout(LIMIT, &mut world.driver).await.unwrap().unwrap();
+    assert_eq!(end, DriverEnd::DaemonStops);
     assert_eq!(world.engine.alive(), []);
     assert_eq!(world.handle.view.borrow().wanted, Wanted::On);
 }
@@ -326,8 +326,8 @@ async fn nothing_brings_a_server_back_when_the_daemon_ends() {
     world.send(Event::Want(Wanted::On)).await;
     world.send(Event::Restart).await;
     world.send(Message::Replace(Box::new(stored(RestartPolicy::default())))).await;
-    let ending = timeout(LIMIT, &mut world.driver).await.unwrap().unwrap();
-    assert_eq!(ending, Ending::Retired);
+    let end = timeout(LIMIT, &mut world.driver).await.unwrap().unwrap();
+    assert_eq!(end, DriverEnd::DaemonStops);
     assert_eq!(world.engine.starts().len(), 1);
 }
 

@@ -71,7 +71,7 @@ impl Registry {
         let is_done = |shown: &Snapshot| {
             shown.info().status == Status::Stopped || shown.wanted != Wanted::Off
         };
-        Ok(settle(changed, is_done).await)
+        Ok(wait_until(changed, is_done).await)
     }
 
     /// Stops and removes servers.
@@ -81,7 +81,7 @@ impl Registry {
             .iter_mut()
             .filter_map(|changed| Some((changed.outcome.name.clone(), changed.leaving.take()?)));
         let mut reports = entries::collect(leaving.collect()).await;
-        let mut outcomes = settle(changed, |_| false).await;
+        let mut outcomes = wait_until(changed, |_| false).await;
         for outcome in &mut outcomes {
             let own = reports.extract_if(.., |report| report.server == outcome.name);
             outcome.clients = own.collect();
@@ -151,7 +151,7 @@ fn outcomes(changed: Vec<Changed>) -> Vec<Outcome> {
 }
 
 /// Waits, with a limit, until servers are as wanted, and returns their status then; none if they are removed.
-async fn settle(changed: Vec<Changed>, done: impl Fn(&Snapshot) -> bool) -> Vec<Outcome> {
+async fn wait_until(changed: Vec<Changed>, done: impl Fn(&Snapshot) -> bool) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
     for Changed { mut outcome, mut handle, .. } in changed {
         let limit = handle.view.borrow().spec.restart.stop_timeout.saturating_add(STOP_SERVER);

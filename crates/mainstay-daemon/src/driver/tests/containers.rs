@@ -51,8 +51,8 @@ impl World {
 
     /// The server is forgotten, by everybody.
     async fn ends_forgotten(mut self, last: u64) {
-        let ending = timeout(LIMIT, &mut self.driver).await.unwrap().unwrap();
-        assert_eq!(ending, Ending::Forgotten(RunId::new(last)));
+        let end = timeout(LIMIT, &mut self.driver).await.unwrap().unwrap();
+        assert_eq!(end, DriverEnd::ServerRemoved(RunId::new(last)));
         assert_eq!(self.store.load().unwrap(), []);
         assert!(self.engine.forgotten().iter().any(|server| server.as_str() == "time"));
         let refused = self.server.local(&crate::gateway::identity()).await.unwrap_err();
@@ -442,8 +442,8 @@ async fn nor_does_the_end_of_the_daemon() {
     world.engine.go_away(WHY);
     world.status(Status::Waiting).await;
     world.send(Event::Retire).await;
-    let ending = timeout(MOMENT, &mut world.driver).await.unwrap().unwrap();
-    assert_eq!(ending, Ending::Retired);
+    let end = timeout(MOMENT, &mut world.driver).await.unwrap().unwrap();
+    assert_eq!(end, DriverEnd::DaemonStops);
     assert_eq!(world.engine.alive(), [key("time", 1)]);
 }
 
