@@ -2,7 +2,6 @@
 //! resumed.
 
 use std::sync::{Arc, LazyLock, Weak};
-use std::time::Duration;
 
 use bytes::Bytes;
 use mainstay_mcp::client::{
@@ -10,7 +9,7 @@ use mainstay_mcp::client::{
 };
 use mainstay_mcp::frame::{self, Kind, Method as Rpc, Parsed};
 use mainstay_mcp::loss::is_session_lost;
-use mainstay_mcp::sse::{Event, Parser};
+use mainstay_mcp::sse::Parser;
 use mainstay_mcp::upstream::{self, Hello, MAX_LINE, UpstreamError};
 use mainstay_session::{
     HttpFailure, HttpOperation, HttpOutcome, Level, OperationKey, UpstreamSession,
@@ -20,27 +19,12 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::retries::{self, Resumes};
 use super::{Inner, NOTIFY_TIMEOUT, Server};
 use crate::catch_panic::CatchPanic;
 
 /// How much of an error's body is read.
 const ERROR_BODY: usize = 64 * 1024;
-
-/// While a server is starting it is asked again after this time.
-const STARTING: Duration = Duration::from_millis(50);
-
-/// How often a stream that ends without an event is asked for again in a row.
-const MAX_EMPTY_RESUMES: u32 = 5;
-
-/// For how long a stream is asked for again that brings no message. A server may hang up and have its client ask again
-/// and again, for as long as a call takes.
-const POLLING: Duration = Duration::from_secs(600);
-
-/// How long to wait before that, unless the server sets another time.
-const PAUSE: Duration = Duration::from_millis(500);
-
-/// The longest time that a server may set.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// The headers of every POST.
 static POST: LazyLock<Headers> = LazyLock::new(|| {
@@ -123,13 +107,11 @@ impl Exchange {
                 let level = level.map(Level::as_str);
                 let subscriptions = subscriptions.iter().map(String::as_str);
                 match self.open(generation, params.as_deref(), level, subscriptions).await {
-                    Err(
-                        UpstreamError::Connect { .. }
-                        | UpstreamError::Closed { .. }
-                        | UpstreamError::Http { status: 404 | 502 | 503, .. },
-                    ) if is_starting => sleep(STARTING).await,
                     Ok((session, hello)) => return HttpOutcome::Opened(Arc::new(session), hello),
-                    Err(error) => return unusable(error),
+                    Err(error) => match retries::open_again(&error, is_starting) {
+                        Some(pause) => sleep(pause).await,
+                        None => return unusable(error),
+                    },
                 }
             },
             HttpOperation::Request { .. } => unreachable!("it is performed above"),
@@ -265,14 +247,13 @@ impl Exchange {
     ) -> Result<Parsed, HttpFailure> {
         let mut parser = Parser::new(MAX_LINE);
         let mut events = Vec::new();
-        let mut polls = Polls::begin(Instant::now());
-        let mut pause = PAUSE;
+        let mut resumes = Resumes::new(Instant::now().into_std());
         loop {
             if let Ok(Some(chunk)) = response.chunk().await {
                 let read = parser.feed(&chunk, &mut events);
                 let mut has_room = true;
                 for event in events.drain(..) {
-                    polls.record_event(Instant::now(), &event);
+                    resumes.record_event(Instant::now().into_std(), &event);
                     let Ok(received) = Parsed::read(event.data) else { continue };
                     if is_answer_to(message, &received) {
                         let is_lost = received.kind() == Kind::Error
@@ -294,12 +275,11 @@ impl Exchange {
                 continue;
             }
             // It broke off. If it has event ids, it can be resumed.
-            let may_resume = polls.may_resume(Instant::now());
-            let Some(last) = parser.last_event_id().filter(|_| may_resume) else {
+            let pause = resumes.next(Instant::now().into_std(), parser.retry());
+            let Some((last, pause)) = parser.last_event_id().zip(pause) else {
                 return Err(HttpFailure::Lost);
             };
             let last = last.to_owned();
-            pause = parser.retry().unwrap_or(pause).min(LONGEST_PAUSE);
             sleep(pause).await;
             let headers = [("Accept", "text/event-stream"), ("Last-Event-ID", &*last)];
             response = match self.send(session, Method::Get, &headers).await {
@@ -427,64 +407,4 @@ async fn only_answer(method: &str, response: &mut Response) -> Result<Parsed, Up
         }
     }
     Err(closed())
-}
-
-/// Whether a stream without an answer is requested again. Without a limit, a server that hangs up again and again would
-/// let its client wait forever.
-struct Polls {
-    /// How often in a row it ended without an event.
-    empty: u32,
-    /// When the last message came, or the stream began.
-    message: Instant,
-}
-
-impl Polls {
-    fn begin(now: Instant) -> Self {
-        Self { empty: 0, message: now }
-    }
-
-    fn record_event(&mut self, now: Instant, event: &Event) {
-        self.empty = 0;
-        // Events without data only give the client an id to ask with.
-        if !event.data.is_empty() {
-            self.message = now;
-        }
-    }
-
-    fn may_resume(&mut self, now: Instant) -> bool {
-        self.empty += 1;
-        self.empty <= MAX_EMPTY_RESUMES && now < self.message + POLLING
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn event(data: &'static str) -> Event {
-        Event { name: None, data: Bytes::from_static(data.as_bytes()), id: None }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_stream_that_brings_nothing_is_asked_for_a_few_times() {
-        let now = Instant::now();
-        let mut polls = Polls::begin(now);
-        for _ in 0..MAX_EMPTY_RESUMES {
-            assert!(polls.may_resume(now));
-        }
-        assert!(!polls.may_resume(now));
-        polls.record_event(now, &event(""));
-        assert!(polls.may_resume(now));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_stream_without_a_message_is_not_asked_for_for_ever() {
-        let (begun, second) = (Instant::now(), Duration::from_secs(1));
-        let mut polls = Polls::begin(begun);
-        polls.record_event(begun + second, &event("{}"));
-        polls.record_event(begun + POLLING, &event(""));
-        assert!(polls.may_resume(begun + POLLING));
-        polls.record_event(begun + POLLING + second, &event(""));
-        assert!(!polls.may_resume(begun + POLLING + second));
-    }
 }

@@ -10,6 +10,7 @@ mod http;
 mod local;
 mod reader;
 mod relay;
+mod retries;
 mod servers;
 mod session;
 mod stdio;
