@@ -3,8 +3,6 @@
 //! A daemon has a copy of every descriptor of its holder. If the holder dies, the daemon starts another one and passes
 //! them on. Meanwhile the listeners, which are open as long as either of the two is alive, queue connections.
 
-mod connections;
-
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -30,9 +28,11 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use self::connections::{HeldConnection, ListenerConnectionStore};
 use crate::blocking::BlockingPool;
 use crate::capacity::Capacity;
+
+/// How many events wait to be handled. A daemon that serves handles each at once.
+const EVENTS: usize = 64;
 
 /// The client of the holder. Clones share it.
 #[derive(Clone)]
@@ -41,7 +41,7 @@ pub struct HolderClient {
 }
 
 /// The events from the holder.
-pub struct HolderEvents(mpsc::UnboundedReceiver<HolderEvent>);
+pub struct HolderEvents(mpsc::Receiver<HolderEvent>);
 
 struct Shared {
     link: Mutex<Link>,
@@ -53,7 +53,7 @@ struct Shared {
     /// Every listener, by its requested place.
     listeners: Mutex<HashMap<Place, OwnedFd>>,
     start: StartInfo,
-    events: mpsc::UnboundedSender<HolderEvent>,
+    events: mpsc::Sender<HolderEvent>,
     /// Connections of the daemon before this one, by the listener that accepted them.
     connections: Mutex<HashMap<Place, Vec<PassedOn>>>,
     /// Set when this daemon serves, if the holder can be reached.
@@ -70,7 +70,7 @@ impl HolderClient {
     /// Connects to the holder, whose socket is standard input.
     pub fn connect() -> io::Result<(Self, HolderEvents)> {
         let socket = take_stdin()?;
-        let (events, holder_events) = mpsc::unbounded_channel();
+        let (events, holder_events) = mpsc::channel(EVENTS);
         let (link, welcome) = Link::connect(socket, forward_to(&events))?;
         let shared = Shared {
             link: Mutex::new(link),
@@ -180,7 +180,7 @@ impl HolderClient {
             let written = store.map_or(0, |_| written(&socket));
             let mut passed_on = PassedOn::new(socket, pending, written);
             if let Some(stored) = stored {
-                passed_on = passed_on.stored(HeldConnection::boxed(stored, &place));
+                passed_on = passed_on.stored(Box::new(stored));
             }
             all.entry(place).or_default().push(passed_on);
         }
@@ -188,7 +188,7 @@ impl HolderClient {
 
     /// Where copies of the connections to this address are kept.
     pub(crate) fn store(&self, addr: SocketAddr) -> Option<Arc<dyn http::ConnectionStore>> {
-        Some(Arc::new(ListenerConnectionStore::new(self.shared.store.get()?, Place::Tcp(addr))))
+        Some(Arc::new((self.shared.store.get()?.clone(), Place::Tcp(addr))))
     }
 
     /// The holder has executed another program, and has no connections.
@@ -427,12 +427,10 @@ pub const TAKE_OVER: &str = "__take-over";
 
 const NOT_RELEASED: &str = "cannot close a listener; the holder keeps it open";
 
-fn forward_to(
-    events: &mpsc::UnboundedSender<HolderEvent>,
-) -> impl FnMut(HolderEvent) + Send + 'static {
+fn forward_to(events: &mpsc::Sender<HolderEvent>) -> impl FnMut(HolderEvent) + Send + 'static {
     let events = events.clone();
-    // A daemon that has ended handles no event.
-    move |event| drop(events.send(event))
+    // A daemon that drains handles no event.
+    move |event| drop(events.try_send(event))
 }
 
 fn log_failure(done: io::Result<()>, what: &str) {

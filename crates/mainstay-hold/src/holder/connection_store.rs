@@ -147,8 +147,14 @@ impl ConnectionStore {
         // SAFETY: a slot is in use by one connection at a time: it is free again when the connection is dropped.
         let bytes = unsafe { bytes_of(data) };
         let data = Data { bytes, used: if is_reused { MAX_DATA } else { 0 } };
-        let holder = AtomicU32::new(self.0.holder.load(Ordering::Relaxed));
-        Some(StoredConnection { store: self.clone(), slot, header, data: Mutex::new(data), holder })
+        Some(StoredConnection {
+            store: self.clone(),
+            place: place.clone(),
+            slot,
+            header,
+            data: Mutex::new(data),
+            holder: AtomicU32::new(self.0.holder.load(Ordering::Relaxed)),
+        })
     }
 
     fn slots(&self) -> MutexGuard<'_, Slots> {
@@ -190,6 +196,7 @@ impl Slots {
 #[derive(Debug)]
 pub struct StoredConnection {
     store: ConnectionStore,
+    place: Place,
     slot: u32,
     header: &'static AtomicU64,
     data: Mutex<Data>,
@@ -250,10 +257,10 @@ impl StoredConnection {
     }
 
     /// Sends the connection to the present holder, if that does not have it.
-    pub fn renew(&self, place: &Place, socket: BorrowedFd<'_>) {
+    pub fn renew(&self, socket: BorrowedFd<'_>) {
         let holder = self.store.0.holder.load(Ordering::Relaxed);
         if self.holder.load(Ordering::Relaxed) != holder
-            && self.store.slots().renew(self.slot, place, socket)
+            && self.store.slots().renew(self.slot, &self.place, socket)
         {
             self.holder.store(holder, Ordering::Relaxed);
         }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 
 use bytes::Bytes;
+use mainstay_hold::holder::{self, Place};
+pub use mainstay_hold::holder::{CLOSE as STREAMING, IDLE, MAX_DATA, RESPONSE};
 
 /// Keeps copies of connections outside this process.
 pub trait ConnectionStore: fmt::Debug + Send + Sync {
@@ -32,17 +34,34 @@ pub trait StoredConnection: fmt::Debug + Send + Sync {
     fn renew(&self, socket: BorrowedFd<'_>);
 }
 
-/// The longest data of a state. Most requests fit.
-pub const MAX_DATA: usize = 2040;
+/// The holder, for connections that were accepted at a place.
+impl ConnectionStore for (holder::ConnectionStore, Place) {
+    fn add(&self, socket: BorrowedFd<'_>) -> Option<Box<dyn StoredConnection>> {
+        let (store, place) = self;
+        Some(Box::new(store.add(place, socket)?))
+    }
+}
 
-/// The kind of state of a connection that cannot be continued: a response is being written, or part of the next request
-/// was read with the last one.
-pub const STREAMING: u8 = 0;
-/// The kind of state of a connection on which no client waits.
-pub const IDLE: u8 = 1;
-/// The kind of state of a connection with an [`UnfinishedResponse`](super::UnfinishedResponse) of which nothing was
-/// written since an earlier daemon passed it on.
-pub const RESPONSE: u8 = 2;
+impl StoredConnection for holder::StoredConnection {
+    fn record(&self, kind: u8, offset: usize, data: &[u8]) {
+        self.record(kind, offset, data);
+    }
+
+    fn read(
+        &self,
+        kind: u8,
+        offset: usize,
+        len: usize,
+        read: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> usize {
+        self.read(kind, offset, len, read)
+    }
+
+    fn renew(&self, socket: BorrowedFd<'_>) {
+        self.renew(socket);
+    }
+}
+
 pub(super) const READING: u8 = 3;
 pub(super) const READING_LONG: u8 = 4;
 pub(super) const ANSWERING: u8 = 5;
