@@ -6,12 +6,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::{Instant, timeout};
 
-use super::link::{Failed, Link, OpenRequest};
 use super::messages::{
     ABSENT, LOST_REPEATEDLY, RequestInfo, STOPPED, UNKNOWN_EFFECT, is_harmless, refused,
 };
-use super::order::Place;
+use super::order::Position;
 use super::output::{EventReader, Memory};
+use super::shared::{Failed, OpenRequest, Shared};
 use crate::client::{ContentType, Method, Request, Response};
 use crate::frame::{Handshake, Kind, Parsed};
 
@@ -25,12 +25,12 @@ const LOSSES_RESET: Duration = Duration::from_secs(1);
 const STREAM_END: Duration = Duration::from_millis(100);
 
 pub(super) struct Exchange {
-    link: Arc<Link>,
+    shared: Arc<Shared>,
     request: Arc<OpenRequest>,
     /// None for a request that an earlier bridge sent.
     message: Option<Parsed>,
     received: Instant,
-    place: Option<Place>,
+    position: Option<Position>,
     /// How often the response was lost, and when that happened last.
     losses: u8,
     lost_at: Option<Instant>,
@@ -56,61 +56,61 @@ pub(super) struct Opened {
 
 impl Exchange {
     pub(super) fn new(
-        link: &Arc<Link>,
+        shared: &Arc<Shared>,
         message: Parsed,
         received: Instant,
-        place: Option<Place>,
+        position: Option<Position>,
     ) -> Self {
-        let request = link.add(info_of(&message));
-        Self::with(link, request, Some(message), received).at(place)
+        let request = shared.add(info_of(&message));
+        Self::with(shared, request, Some(message), received).at(position)
     }
 
     /// A request that was sent before, and whose response was lost.
     pub(super) fn repeated(
-        link: &Arc<Link>,
+        shared: &Arc<Shared>,
         request: Arc<OpenRequest>,
         message: Parsed,
         received: Instant,
     ) -> Self {
-        let mut exchange = Self::with(link, request, Some(message), received);
+        let mut exchange = Self::with(shared, request, Some(message), received);
         exchange.lost();
         exchange
     }
 
-    /// With a place in the order of messages.
-    pub(super) fn at(mut self, place: Option<Place>) -> Self {
-        self.place = place;
+    /// With a position in the order of messages.
+    pub(super) fn at(mut self, position: Option<Position>) -> Self {
+        self.position = position;
         self
     }
 
     /// A request that an earlier bridge sent, with the last event of its stream.
-    pub(super) fn resumed(link: &Arc<Link>, id: &str, event: String) -> Self {
-        let request = link.add(RequestInfo::new(id, false));
-        let mut exchange = Self::with(link, request, None, Instant::now());
+    pub(super) fn resumed(shared: &Arc<Shared>, id: &str, event: String) -> Self {
+        let request = shared.add(RequestInfo::new(id, false));
+        let mut exchange = Self::with(shared, request, None, Instant::now());
         exchange.last_event = Some(event);
         exchange
     }
 
     /// An `initialize` of which the client does not know.
-    pub(super) fn hidden(link: &Arc<Link>, message: Parsed) -> Self {
+    pub(super) fn hidden(shared: &Arc<Shared>, message: Parsed) -> Self {
         let request = OpenRequest::new(info_of(&message));
-        let mut exchange = Self::with(link, request, Some(message), Instant::now());
+        let mut exchange = Self::with(shared, request, Some(message), Instant::now());
         exchange.is_hidden = true;
         exchange
     }
 
     fn with(
-        link: &Arc<Link>,
+        shared: &Arc<Shared>,
         request: Arc<OpenRequest>,
         message: Option<Parsed>,
         received: Instant,
     ) -> Self {
         Self {
-            link: Arc::clone(link),
+            shared: Arc::clone(shared),
             request,
             message,
             received,
-            place: None,
+            position: None,
             losses: 0,
             lost_at: None,
             last_event: None,
@@ -125,11 +125,11 @@ impl Exchange {
 
     /// Sends the request, and passes on the messages of its response.
     pub(super) async fn run(mut self) {
-        let link = Arc::clone(&self.link);
+        let shared = Arc::clone(&self.shared);
         tokio::select! {
             biased;
             () = self.send() => {}
-            () = link.left() => return,
+            () = shared.left() => return,
         }
         if self.stream.is_some() {
             return self.follow().await;
@@ -143,7 +143,7 @@ impl Exchange {
             if self.stream.is_some() && self.read_stream().await {
                 break;
             }
-            if self.link.is_leaving() {
+            if self.shared.is_leaving() {
                 return;
             }
             self.lost();
@@ -183,8 +183,8 @@ impl Exchange {
             }
             let failed = match self.attempt().await {
                 Ok(response) => {
-                    if let Some(place) = &self.place {
-                        place.set_begun();
+                    if let Some(position) = &self.position {
+                        position.set_begun();
                     }
                     if self.receive(response).await {
                         return;
@@ -196,33 +196,33 @@ impl Exchange {
             if failed == Failed::Lost {
                 self.lost();
             }
-            if failed == Failed::Stopped || Instant::now() >= self.link.deadline(self.received) {
+            if failed == Failed::Stopped || Instant::now() >= self.shared.deadline(self.received) {
                 self.refuse(if failed == Failed::Stopped { STOPPED } else { ABSENT });
                 return;
             }
             tokio::select! {
-                () = self.link.pause() => {}
+                () = self.shared.pause() => {}
                 () = self.request.cancelled() => {}
             }
         }
     }
 
     async fn attempt(&self) -> Result<Response, Failed> {
-        let (place, deadline) = (self.place.as_ref(), self.link.deadline(self.received));
+        let (position, deadline) = (self.position.as_ref(), self.shared.deadline(self.received));
         let mut headers = Vec::new();
         headers.extend(self.last_event.as_deref().map(|event| ("last-event-id", event)));
         let Some(message) = &self.message else {
             let get = Request { method: Method::Get, headers: &headers, body: b"" };
-            return self.link.attempt_in_session(place, get, deadline).await;
+            return self.shared.attempt_in_session(position, get, deadline).await;
         };
         if self.lost_at.is_some() {
             headers.push(("mainstay-repeated", if self.was_asked { "asked" } else { "lost" }));
         }
         let post = Request { method: Method::Post, headers: &headers, body: message.text() };
         if self.is_hidden {
-            return self.link.attempt(None, None, post, deadline).await;
+            return self.shared.attempt(None, None, post, deadline).await;
         }
-        self.link.attempt_in_session(place, post, deadline).await
+        self.shared.attempt_in_session(position, post, deadline).await
     }
 
     /// Takes a response. False if it broke off.
@@ -235,7 +235,7 @@ impl Exchange {
             (202, _) => {}
             (405, _) if self.message.is_none() => {}
             (status, _) => {
-                let read = self.link.output.read(&mut response, self.link.max_answer()).await;
+                let read = self.shared.output.read(&mut response, self.shared.max_answer()).await;
                 let Some((body, memory)) = read else { return false };
                 self.memory = memory;
                 let is_answer = status == 200;
@@ -249,7 +249,7 @@ impl Exchange {
     /// Passes on the messages of the stream. False if it ended without an answer.
     async fn read_stream(&mut self) -> bool {
         let Some(response) = self.stream.take() else { return false };
-        let (output, limit) = (&self.link.output, self.link.max_answer());
+        let (output, limit) = (&self.shared.output, self.shared.max_answer());
         let mut events = EventReader::new(output, response, limit, self.last_event.clone());
         loop {
             let (event, memory) = match events.next().await {
@@ -295,24 +295,24 @@ impl Exchange {
         }
         self.losses += 1;
         self.lost_at = Some(now);
-        if let Some(place) = &self.place {
-            place.set_lost();
+        if let Some(position) = &self.position {
+            position.set_lost();
         }
     }
 
     async fn write_answer(&mut self) {
-        self.place = None;
+        self.position = None;
         if let Some(answer) = self.answer.take()
             && self.request.may_answer()
         {
-            self.link.output.write(answer, self.memory.take()).await;
+            self.shared.output.write(answer, self.memory.take()).await;
         }
     }
 }
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        self.link.remove(&self.request);
+        self.shared.remove(&self.request);
     }
 }
 

@@ -13,12 +13,13 @@
 mod batch;
 mod exchange;
 mod lines;
-mod link;
+
 mod messages;
 mod order;
 mod output;
 mod queue;
 mod session;
+mod shared;
 
 use std::convert::Infallible;
 use std::io;
@@ -35,10 +36,10 @@ use tokio::time::{Instant, sleep, timeout};
 use self::batch::Batch;
 use self::exchange::Exchange;
 use self::lines::{Incoming, Lines};
-use self::link::{Link, Tasks};
 use self::messages::{Content, too_long};
 use self::output::{Output, write_lines};
 use self::queue::{Queue, Queued};
+use self::shared::{Shared, Tasks};
 use crate::client::{Client, ConnectError};
 use crate::frame::{self, INVALID_REQUEST, Kind, Method, Parsed};
 use mainstay_session::NOT_INITIALIZED;
@@ -97,8 +98,8 @@ pub async fn run(
     leave: impl Future<Output = ()>,
 ) -> Result<Ended, BridgeError> {
     let (output_queue, messages) = Output::new();
-    let link = Link::new(client, output_queue, max_line);
-    let mut carried = pin!(carry(link, resumed, Lines::new(input, max_line), leave));
+    let shared = Shared::new(client, output_queue, max_line);
+    let mut carried = pin!(carry(shared, resumed, Lines::new(input, max_line), leave));
     let mut written = pin!(write_lines(messages, output));
     tokio::select! {
         written = &mut written => {
@@ -113,7 +114,7 @@ pub async fn run(
 }
 
 async fn carry(
-    link: Arc<Link>,
+    shared: Arc<Shared>,
     resumed: Option<Resumed>,
     input: Lines<impl AsyncRead + Unpin>,
     leave: impl Future<Output = ()>,
@@ -121,46 +122,46 @@ async fn carry(
     let queue = Queue::default();
     let mut tasks = JoinSet::new();
     if let Some(Resumed { session, requests }) = resumed {
-        link.resume(session, &mut tasks);
+        shared.resume(session, &mut tasks);
         for (id, event) in requests {
-            let exchange = Exchange::resumed(&link, &id, event);
+            let exchange = Exchange::resumed(&shared, &id, event);
             tasks.spawn(exchange.follow());
         }
     }
     let failed = async {
-        let error = link.failed().await;
-        refuse_all(&link, &queue, &error.to_string()).await;
+        let error = shared.failed().await;
+        refuse_all(&shared, &queue, &error.to_string()).await;
         error
     };
     let late = async {
         queue.closed().await;
         sleep(LAST_ANSWERS).await;
-        refuse_all(&link, &queue, CLOSED).await;
+        refuse_all(&shared, &queue, CLOSED).await;
     };
     let ended = tokio::select! {
-        ended = send_all(&link, &queue, &mut tasks, leave) => Ok(ended),
+        ended = send_all(&shared, &queue, &mut tasks, leave) => Ok(ended),
         error = failed => Err(error),
         () = late => Ok(Ended::Done),
-        never = receive_all(&link, &queue, input) => match never {},
+        never = receive_all(&shared, &queue, input) => match never {},
     };
     if let Ok(Ended::Done) = ended {
-        let _late = timeout(CLOSE, link.close()).await;
+        let _late = timeout(CLOSE, shared.close()).await;
     }
     tasks.shutdown().await;
     ended
 }
 
 /// Answers all requests with an error.
-async fn refuse_all(link: &Link, queue: &Queue, why: &str) {
-    link.refuse_open(why).await;
+async fn refuse_all(shared: &Shared, queue: &Queue, why: &str) {
+    shared.refuse_open(why).await;
     for answer in queue.take_all().iter().flat_map(|queued| queued.content.refusals(why)) {
-        link.write(answer).await;
+        shared.write(answer).await;
     }
 }
 
 /// Reads what the client sends.
 async fn receive_all(
-    link: &Link,
+    shared: &Shared,
     queue: &Queue,
     mut input: Lines<impl AsyncRead + Unpin>,
 ) -> Infallible {
@@ -168,11 +169,11 @@ async fn receive_all(
     loop {
         queue.room().await;
         match input.next().await {
-            Ok(Incoming::Line(text)) => receive(link, queue, text.into(), &mut lines).await,
-            Ok(Incoming::TooLong) => link.write(too_long(link.max_line())).await,
+            Ok(Incoming::Line(text)) => receive(shared, queue, text.into(), &mut lines).await,
+            Ok(Incoming::TooLong) => shared.write(too_long(shared.max_line())).await,
             // The last message may come without the end of its line.
             Ok(Incoming::End(rest)) => {
-                receive(link, queue, rest.into(), &mut lines).await;
+                receive(shared, queue, rest.into(), &mut lines).await;
                 break;
             }
             // A client that cannot be read has ended too.
@@ -183,7 +184,7 @@ async fn receive_all(
     std::future::pending().await
 }
 
-async fn receive(link: &Link, queue: &Queue, text: Bytes, lines: &mut u64) {
+async fn receive(shared: &Shared, queue: &Queue, text: Bytes, lines: &mut u64) {
     if text.trim_ascii().is_empty() {
         return;
     }
@@ -192,12 +193,12 @@ async fn receive(link: &Link, queue: &Queue, text: Bytes, lines: &mut u64) {
     if let Content::Message(message) = &content {
         match (message.method(), message.id()) {
             // It may come while a server takes long to start.
-            (Some(Method::Ping), Some(id)) if !link.is_open() => {
-                return link.write(frame::empty_result(id)).await;
+            (Some(Method::Ping), Some(id)) if !shared.is_open() => {
+                return shared.write(frame::empty_result(id)).await;
             }
             (Some(Method::Cancelled), None) => {
-                if let Some(id) = message.cancelled_id().map(|place| message.get(place)) {
-                    link.cancel(id);
+                if let Some(id) = message.cancelled_id().map(|position| message.get(position)) {
+                    shared.cancel(id);
                     if queue.remove_request(id) {
                         return;
                     }
@@ -211,56 +212,56 @@ async fn receive(link: &Link, queue: &Queue, text: Bytes, lines: &mut u64) {
 
 /// Sends the client's messages.
 async fn send_all(
-    link: &Arc<Link>,
+    shared: &Arc<Shared>,
     queue: &Queue,
     tasks: &mut Tasks,
     leave: impl Future<Output = ()>,
 ) -> Ended {
     let mut leave = pin!(leave);
     let next = async || {
-        link.order.room().await;
-        link.output.room().await;
+        shared.order.room().await;
+        shared.output.room().await;
         queue.next().await
     };
     loop {
         let sent = async {
             let Some(queued) = next().await else { return false };
-            send(link, queued, tasks).await;
+            send(shared, queued, tasks).await;
             true
         };
         tokio::select! {
             biased;
             () = &mut leave => break,
             is_sent = sent => if !is_sent {
-                link.all_answered().await;
+                shared.all_answered().await;
                 return Ended::Done;
             }
         }
         while tasks.try_join_next().is_some() {}
     }
-    let _late = timeout(LAST_MESSAGES, link.order.all_begun()).await;
-    let taken = link.order.lines();
-    link.set_leaving();
+    let _late = timeout(LAST_MESSAGES, shared.order.all_begun()).await;
+    let taken = shared.order.lines();
+    shared.set_leaving();
     // What comes on the streams until they end is passed on.
     while tasks.join_next().await.is_some() {}
     Ended::Left { taken }
 }
 
-async fn send(link: &Arc<Link>, queued: Queued, tasks: &mut Tasks) {
+async fn send(shared: &Arc<Shared>, queued: Queued, tasks: &mut Tasks) {
     let Queued { content, received, lines } = queued;
     let (text, requests) = match content {
         Content::Message(message) => {
-            return send_message(link, message, received, lines, tasks).await;
+            return send_message(shared, message, received, lines, tasks).await;
         }
         Content::Batch { text, requests } => (text, requests),
         Content::Garbled(text) => (text, Vec::new()),
     };
-    let batch = Batch::new(link, text, requests, received);
-    tasks.spawn(batch.run(Arc::clone(link), link.order.place(lines)));
+    let batch = Batch::new(shared, text, requests, received);
+    tasks.spawn(batch.run(Arc::clone(shared), shared.order.next_position(lines)));
 }
 
 async fn send_message(
-    link: &Arc<Link>,
+    shared: &Arc<Shared>,
     message: Parsed,
     received: Instant,
     lines: u64,
@@ -268,28 +269,29 @@ async fn send_message(
 ) {
     let is_initialize = message.method() == Some(&Method::Initialize);
     match message.kind() {
-        Kind::Request if is_initialize && !link.is_open() => {
-            link.open(message, received, tasks).await;
+        Kind::Request if is_initialize && !shared.is_open() => {
+            shared.open(message, received, tasks).await;
         }
-        Kind::Request if !link.is_open() && message.method() != Some(&Method::Discover) => {
+        Kind::Request if !shared.is_open() && message.method() != Some(&Method::Discover) => {
             let id = message.id();
             if let Some(answer) = id.map(|id| frame::error(id, INVALID_REQUEST, NOT_INITIALIZED)) {
-                link.write(answer).await;
+                shared.write(answer).await;
             }
         }
         Kind::Request => {
-            let place = Some(link.order.place(lines));
-            tasks.spawn(Exchange::new(link, message, received, place).run());
+            let position = Some(shared.order.next_position(lines));
+            tasks.spawn(Exchange::new(shared, message, received, position).run());
             if is_initialize {
                 // Until then nothing else may be sent.
-                link.all_answered().await;
+                shared.all_answered().await;
             }
         }
         Kind::Notification | Kind::Result | Kind::Error => {
             if message.method() == Some(&Method::Initialized) {
-                link.set_initialized(&message);
+                shared.set_initialized(&message);
             }
-            let sent = Arc::clone(link).notify(message, received, link.order.place(lines));
+            let sent =
+                Arc::clone(shared).notify(message, received, shared.order.next_position(lines));
             tasks.spawn(sent);
         }
     }

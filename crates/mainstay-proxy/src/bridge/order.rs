@@ -32,22 +32,22 @@ struct State {
     lines: u64,
 }
 
-/// The place of a message in the order, until its response has [begun](Self::set_begun) or it is given up.
+/// The position of a message in the order, until its response has [begun](Self::set_begun) or it is given up.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Position {
     order: Arc<Order>,
     number: u64,
     lines: u64,
 }
 
 impl Order {
-    /// The place of the next message, which is the last of so many lines.
-    pub(super) fn place(self: &Arc<Self>, lines: u64) -> Place {
+    /// The position of the next message, which is the last of so many lines.
+    pub(super) fn next_position(self: &Arc<Self>, lines: u64) -> Position {
         let mut state = self.lock();
         let number = state.next;
         state.next += 1;
         state.pending.insert(number);
-        Place { order: Arc::clone(self), number, lines }
+        Position { order: Arc::clone(self), number, lines }
     }
 
     /// Resolves when another message may be sent.
@@ -93,7 +93,7 @@ impl State {
     }
 }
 
-impl Place {
+impl Position {
     /// Resolves when the message may be sent.
     pub(super) async fn turn(&self) {
         let is_turn = |state: &State| state.is_kept_by_daemon || state.lowest() == self.number;
@@ -121,7 +121,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Position {
     fn drop(&mut self) {
         self.set_begun();
     }
@@ -142,7 +142,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn messages_are_sent_at_the_same_time_if_the_daemon_keeps_the_order() {
         let order = Arc::new(Order::default());
-        let [first, second] = [1, 2].map(|lines| order.place(lines));
+        let [first, second] = [1, 2].map(|lines| order.next_position(lines));
         assert!(is_ready(first.turn()).await && !is_ready(second.turn()).await);
         order.set_kept_by_daemon(true);
         assert!(is_ready(second.turn()).await);
@@ -160,9 +160,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_number_of_messages_without_a_response_is_bounded() {
         let order = Arc::new(Order::default());
-        let mut places: Vec<_> = (0..WINDOW as u64).map(|lines| order.place(lines)).collect();
+        let mut positions: Vec<_> =
+            (0..WINDOW as u64).map(|lines| order.next_position(lines)).collect();
         assert!(!is_ready(order.room()).await);
-        places.pop();
+        positions.pop();
         assert!(is_ready(order.room()).await);
     }
 }

@@ -73,8 +73,8 @@ impl Queue {
     /// Removes the request with this id, if it is not sent yet.
     pub(super) fn remove_request(&self, id: &str) -> bool {
         let mut state = self.lock();
-        let place = state.messages.iter().position(|queued| queued.content.is_request(id));
-        let removed = place.and_then(|place| state.messages.remove(place));
+        let position = state.messages.iter().position(|queued| queued.content.is_request(id));
+        let removed = position.and_then(|position| state.messages.remove(position));
         state.bytes -= removed.as_ref().map_or(0, |queued| queued.content.bytes());
         removed.is_some()
     }

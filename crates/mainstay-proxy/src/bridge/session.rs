@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use super::BridgeError;
 use super::exchange::{Exchange, Opened};
-use super::link::{COMMON, Link, RETRY_INTERVAL, SLOW_RETRY_INTERVAL, Tasks};
 use super::output::EventReader;
+use super::shared::{COMMON, RETRY_INTERVAL, SLOW_RETRY_INTERVAL, Shared, Tasks};
 use crate::client::{ConnectError, ContentType, Headers, Method, Request, Response, SendError};
 use crate::frame::Parsed;
 
@@ -29,7 +29,7 @@ impl OpenSession {
     }
 }
 
-impl Link {
+impl Shared {
     /// Opens the session with the client's `initialize`.
     pub(super) async fn open(
         self: &Arc<Self>,
@@ -108,40 +108,40 @@ impl Link {
 }
 
 /// Receives what belongs to no request.
-async fn listen(link: Arc<Link>) {
+async fn listen(shared: Arc<Shared>) {
     let mut last_event: Option<String> = None;
-    while !link.is_leaving() {
-        let Some(session) = link.session() else { return };
+    while !shared.is_leaving() {
+        let Some(session) = shared.session() else { return };
         let headers = last_event.as_deref().map(|event| [("last-event-id", event)]);
         let headers = headers.as_ref().map_or(&[][..], |headers| &headers[..]);
         let get = Request { method: Method::Get, headers, body: b"" };
         let deadline = Instant::now() + RESTART_GRACE;
-        if let Ok(response) = link.attempt(Some(&session), None, get, deadline).await {
+        if let Ok(response) = shared.attempt(Some(&session), None, get, deadline).await {
             last_event = match (response.status(), response.content_type()) {
                 (200, ContentType::EventStream) => {
-                    receive_events(&link, response, last_event.take()).await
+                    receive_events(&shared, response, last_event.take()).await
                 }
                 (404, _) => {
-                    link.reopen(&session).await;
+                    shared.reopen(&session).await;
                     None
                 }
                 // There is nothing after that event.
                 _ => None,
             };
         }
-        link.pause().await;
+        shared.pause().await;
     }
 }
 
 /// Passes on events until the stream ends. Returns the last one.
 async fn receive_events(
-    link: &Link,
+    shared: &Shared,
     response: Response,
     last_event: Option<String>,
 ) -> Option<String> {
-    let mut events = EventReader::new(&link.output, response, link.max_answer(), last_event);
+    let mut events = EventReader::new(&shared.output, response, shared.max_answer(), last_event);
     while let Ok(Some((event, memory))) = events.next().await {
-        link.output.write(event.data, memory).await;
+        shared.output.write(event.data, memory).await;
     }
     events.last_event_id().map(str::to_owned)
 }

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::BridgeError;
 use super::messages::RequestInfo;
-use super::order::{Order, Place, SEQUENCE};
+use super::order::{Order, Position, SEQUENCE};
 use super::output::Output;
 use super::session::OpenSession;
 use crate::client::{Client, ConnectError, Headers, Method, Request, Response, SendError};
@@ -28,7 +28,7 @@ pub(super) const SLOW_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// The tasks that read responses.
 pub(super) type Tasks = JoinSet<()>;
 
-pub(super) struct Link {
+pub(super) struct Shared {
     pub(super) client: Client,
     /// For requests without a session.
     headers: Headers,
@@ -78,7 +78,7 @@ pub(super) enum Failed {
 pub(super) const COMMON: [(&str, &str); 2] =
     [("accept", "application/json, text/event-stream"), ("content-type", "application/json")];
 
-impl Link {
+impl Shared {
     pub(super) fn new(client: Client, output: Output, max_line: usize) -> Arc<Self> {
         Arc::new(Self {
             client,
@@ -213,13 +213,13 @@ impl Link {
     /// One attempt at a message in the session of the client, which is opened again if it has ended.
     pub(super) async fn attempt_in_session(
         self: &Arc<Self>,
-        place: Option<&Place>,
+        position: Option<&Position>,
         request: Request<'_>,
         deadline: Instant,
     ) -> Result<Response, Failed> {
         loop {
             let session = self.session();
-            let response = self.attempt(session.as_deref(), place, request, deadline).await?;
+            let response = self.attempt(session.as_deref(), position, request, deadline).await?;
             match (response.status(), session) {
                 (404, Some(ended)) => self.reopen(&ended).await,
                 // An earlier message has not arrived, so this one has had no effect.
@@ -235,20 +235,20 @@ impl Link {
     pub(super) async fn attempt(
         &self,
         session: Option<&OpenSession>,
-        place: Option<&Place>,
+        position: Option<&Position>,
         request: Request<'_>,
         deadline: Instant,
     ) -> Result<Response, Failed> {
         let connected = async {
-            if let Some(place) = place {
-                place.turn().await;
+            if let Some(position) = position {
+                position.turn().await;
             }
             self.client.connect().await
         };
         let session = session.map_or(&self.headers, |session| &session.headers);
         let sent = match timeout_at(deadline, connected).await {
             Ok(Ok(())) => {
-                let sequence = place.map(Place::sequence);
+                let sequence = position.map(Position::sequence);
                 let mut headers = request.headers.to_vec();
                 headers.extend(sequence.as_deref().map(|sequence| (SEQUENCE, sequence)));
                 self.client.send_with(&[session], Request { headers: &headers, ..request }).await
@@ -282,11 +282,16 @@ impl Link {
     }
 
     /// Sends a notification, or an answer to the server. Sending it twice does no harm.
-    pub(super) async fn notify(self: Arc<Self>, message: Parsed, received: Instant, place: Place) {
+    pub(super) async fn notify(
+        self: Arc<Self>,
+        message: Parsed,
+        received: Instant,
+        position: Position,
+    ) {
         let post = Request { method: Method::Post, headers: &[], body: message.text() };
         loop {
             let deadline = self.deadline(received);
-            let attempt = self.attempt_in_session(Some(&place), post, deadline);
+            let attempt = self.attempt_in_session(Some(&position), post, deadline);
             match self.unless_left(attempt).await {
                 Ok(_) | Err(Failed::Stopped) => return,
                 Err(Failed::NotSent | Failed::Lost) if Instant::now() >= deadline => return,
