@@ -51,7 +51,7 @@ pub(crate) async fn prepare(
         None => Store::port_in(&state)?.map_or(Listen::DEFAULT, listen::own_addr),
     };
     holder.check(addr).map_err(|source| RunError::Listen { addr, source })?;
-    holder.link().prepared().map_err(RunError::Holder)?;
+    holder.channel().prepared().map_err(RunError::Holder)?;
     loop {
         match events.next().await {
             HolderEvent::Serve => return Ok(true),
@@ -155,7 +155,7 @@ impl LifecycleRequests {
                         Action::AskHolder => {
                             let asked = self.current.as_ref().map(|request| {
                                 let exe = request.exe.as_deref().unwrap_or(exe);
-                                holder.link().replace(exe, request.fallback.as_deref())
+                                holder.channel().replace(exe, request.fallback.as_deref())
                             });
                             if let Some(Err(error)) = asked {
                                 unhandled.push_back(Event::NotReplaced(error.to_string()));

@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use mainstay_api::Instance;
 use mainstay_core::lock;
 use mainstay_hold::holder::{
-    ConnectionStore, HolderEvent, Inherited, InheritedState, Link, Place, StartInfo, Unfinished,
-    take_stdin,
+    ConnectionStore, HolderChannel, HolderEvent, Inherited, InheritedState, ListenAddr, StartInfo,
+    Unfinished, take_stdin,
 };
 use mainstay_hold::limits::{HOLDER_RETRY, PULSE};
 use mainstay_hold::tcp;
@@ -44,18 +44,18 @@ pub struct HolderClient {
 pub struct HolderEvents(mpsc::Receiver<HolderEvent>);
 
 struct Shared {
-    link: Mutex<Link>,
+    channel: Mutex<HolderChannel>,
     /// For requests that wait for an answer. Two threads, so that listeners do not wait for the start of a holder.
     pool: BlockingPool,
     holder: AtomicU32,
     /// The instance lock; `None` when this daemon has released it.
     lock: Mutex<Option<OwnedFd>>,
-    /// Every listener, by its requested place.
-    listeners: Mutex<HashMap<Place, OwnedFd>>,
+    /// Every listener, by its requested address.
+    listeners: Mutex<HashMap<ListenAddr, OwnedFd>>,
     start: StartInfo,
     events: mpsc::Sender<HolderEvent>,
     /// Connections of the daemon before this one, by the listener that accepted them.
-    connections: Mutex<HashMap<Place, Vec<PassedOn>>>,
+    connections: Mutex<HashMap<ListenAddr, Vec<PassedOn>>>,
     /// Set when this daemon serves, if the holder can be reached.
     store: OnceLock<ConnectionStore>,
     /// Shared by all listeners.
@@ -71,9 +71,9 @@ impl HolderClient {
     pub fn connect() -> io::Result<(Self, HolderEvents)> {
         let socket = take_stdin()?;
         let (events, holder_events) = mpsc::channel(EVENTS);
-        let (link, welcome) = Link::connect(socket, forward_to(&events))?;
+        let (channel, welcome) = HolderChannel::connect(socket, forward_to(&events))?;
         let shared = Shared {
-            link: Mutex::new(link),
+            channel: Mutex::new(channel),
             pool: BlockingPool::new(2),
             holder: AtomicU32::new(welcome.holder_pid),
             lock: Mutex::new(Some(welcome.lock)),
@@ -91,7 +91,7 @@ impl HolderClient {
 
     /// Reports why this daemon cannot start.
     pub fn failed(&self, error: &[u8]) -> io::Result<()> {
-        self.link().failed(error)
+        self.channel().failed(error)
     }
 
     pub(crate) fn start_info(&self) -> &StartInfo {
@@ -104,7 +104,7 @@ impl HolderClient {
 
     /// A listener at this address. Its queue has the connections that the last daemon did not accept.
     pub(crate) async fn listen(&self, addr: SocketAddr) -> io::Result<TcpListener> {
-        let listener = std::net::TcpListener::from(self.listener(Place::Tcp(addr)).await?);
+        let listener = std::net::TcpListener::from(self.listener(ListenAddr::Tcp(addr)).await?);
         listener.set_nonblocking(true)?;
         TcpListener::from_std(listener)
     }
@@ -112,8 +112,8 @@ impl HolderClient {
     /// Whether this daemon could listen at the address, if another one serves over TCP now.
     pub(crate) fn check(&self, addr: SocketAddr) -> io::Result<()> {
         let listeners = self.listeners();
-        let serves = listeners.keys().any(|place| matches!(place, Place::Tcp(_)));
-        if !serves || listeners.contains_key(&Place::Tcp(addr)) {
+        let serves = listeners.keys().any(|listen_addr| matches!(listen_addr, ListenAddr::Tcp(_)));
+        if !serves || listeners.contains_key(&ListenAddr::Tcp(addr)) {
             return Ok(());
         }
         std::net::TcpListener::bind(addr).map(drop)
@@ -121,31 +121,32 @@ impl HolderClient {
 
     /// The control socket. If its file was removed since the last call, it is bound again.
     pub(crate) async fn listen_for_commands(&self, dir: &Path) -> io::Result<UnixListener> {
-        let place = Place::Unix { dir: dir.to_owned(), name: Instance::SOCKET.to_owned() };
+        let listen_addr =
+            ListenAddr::Unix { dir: dir.to_owned(), name: Instance::SOCKET.to_owned() };
         if !dir.join(Instance::SOCKET).exists() {
-            self.listeners().remove(&place);
+            self.listeners().remove(&listen_addr);
         }
-        let listener = std::os::unix::net::UnixListener::from(self.listener(place).await?);
+        let listener = std::os::unix::net::UnixListener::from(self.listener(listen_addr).await?);
         listener.set_nonblocking(true)?;
         UnixListener::from_std(listener)
     }
 
     /// Closes the listener at this address.
     pub(crate) async fn release(&self, addr: SocketAddr) {
-        self.close(Place::Tcp(addr)).await;
+        self.close(ListenAddr::Tcp(addr)).await;
     }
 
     /// Closes the listeners of the last daemon that this one does not use.
     pub(crate) async fn release_others(&self, used: &[SocketAddr]) {
-        let unused = |place: &Place| match place {
-            Place::Tcp(addr) => !used.contains(addr),
-            Place::Unix { .. } => false,
+        let unused = |listen_addr: &ListenAddr| match listen_addr {
+            ListenAddr::Tcp(addr) => !used.contains(addr),
+            ListenAddr::Unix { .. } => false,
         };
-        lock(&self.shared.connections).retain(|place, _| !unused(place));
-        let unused: Vec<Place> =
-            self.listeners().keys().filter(|place| unused(place)).cloned().collect();
-        for place in unused {
-            self.close(place).await;
+        lock(&self.shared.connections).retain(|listen_addr, _| !unused(listen_addr));
+        let unused: Vec<ListenAddr> =
+            self.listeners().keys().filter(|listen_addr| unused(listen_addr)).cloned().collect();
+        for listen_addr in unused {
+            self.close(listen_addr).await;
         }
     }
 
@@ -157,15 +158,15 @@ impl HolderClient {
     /// Takes over the connections of the daemon before this one, which has handed over or died. From now on the holder
     /// keeps copies of this daemon's connections.
     pub(crate) fn take_connections(&self) {
-        let link = self.link();
-        match ConnectionStore::new(link.clone()) {
+        let channel = self.channel();
+        match ConnectionStore::new(channel.clone()) {
             Ok(store) => drop(self.shared.store.set(store)),
             Err(error) => {
                 tracing::warn!(%error, "connections will not survive a kill of this daemon");
             }
         }
         let mut all = lock(&self.shared.connections);
-        for Inherited { place, state, socket } in link.inherited() {
+        for Inherited { listen_addr, state, socket } in channel.inherited() {
             let pending = match state {
                 InheritedState::Idle => Some(Pending::Nothing),
                 InheritedState::Response(state) => {
@@ -175,70 +176,72 @@ impl HolderClient {
             };
             // If a state cannot be read, the connection is closed, and its client reconnects.
             let Some(pending) = pending else { continue };
-            let store = self.shared.store.get().filter(|_| matches!(place, Place::Tcp(_)));
-            let stored = store.and_then(|store| store.add_and_wait(&place, socket.as_fd()));
+            let store =
+                self.shared.store.get().filter(|_| matches!(listen_addr, ListenAddr::Tcp(_)));
+            let stored = store.and_then(|store| store.add_and_wait(&listen_addr, socket.as_fd()));
             let written = store.map_or(0, |_| written(&socket));
             let mut passed_on = PassedOn::new(socket, pending, written);
             if let Some(stored) = stored {
                 passed_on = passed_on.stored(Box::new(stored));
             }
-            all.entry(place).or_default().push(passed_on);
+            all.entry(listen_addr).or_default().push(passed_on);
         }
     }
 
     /// Where copies of the connections to this address are kept.
     pub(crate) fn store(&self, addr: SocketAddr) -> Option<Arc<dyn http::ConnectionStore>> {
-        Some(Arc::new((self.shared.store.get()?.clone(), Place::Tcp(addr))))
+        Some(Arc::new((self.shared.store.get()?.clone(), ListenAddr::Tcp(addr))))
     }
 
     /// The holder has executed another program, and has no connections.
     pub(crate) fn renew_store(&self) {
         if let Some(store) = self.shared.store.get() {
-            store.replace_holder(self.link());
+            store.replace_holder(self.channel());
         }
     }
 
     /// The connections to this address that an earlier daemon accepted.
     pub(crate) fn connections(&self, addr: SocketAddr) -> Vec<PassedOn> {
-        lock(&self.shared.connections).remove(&Place::Tcp(addr)).unwrap_or_default()
+        lock(&self.shared.connections).remove(&ListenAddr::Tcp(addr)).unwrap_or_default()
     }
 
     /// The connections of `mainstay connect` that an earlier daemon accepted.
     pub(crate) fn private_connections(&self) -> Vec<PassedOn> {
         let mut all = lock(&self.shared.connections);
-        let private = all.extract_if(|place, _| matches!(place, Place::Unix { .. }));
+        let private =
+            all.extract_if(|listen_addr, _| matches!(listen_addr, ListenAddr::Unix { .. }));
         private.flat_map(|(_, connections)| connections).collect()
     }
 
     /// Passes the connections of `mainstay connect` to the next daemon.
     pub(crate) fn pass_on_private(&self, connections: &[PassedOn]) {
         // Where the socket is does not matter to the next daemon.
-        let place = Place::Unix { dir: "/".into(), name: Instance::SOCKET.to_owned() };
-        self.pass_on_all(&place, connections);
+        let listen_addr = ListenAddr::Unix { dir: "/".into(), name: Instance::SOCKET.to_owned() };
+        self.pass_on_all(&listen_addr, connections);
     }
 
     /// Passes the connections to this address to the next daemon.
     pub(crate) fn pass_on(&self, addr: SocketAddr, connections: &[PassedOn]) {
-        self.pass_on_all(&Place::Tcp(addr), connections);
+        self.pass_on_all(&ListenAddr::Tcp(addr), connections);
     }
 
-    fn pass_on_all(&self, place: &Place, connections: &[PassedOn]) {
-        let link = self.link();
+    fn pass_on_all(&self, listen_addr: &ListenAddr, connections: &[PassedOn]) {
+        let channel = self.channel();
         let (mut idle, mut unfinished) = (Vec::new(), Vec::new());
         for PassedOn { socket, pending, .. } in connections {
-            let place = place.clone();
+            let listen_addr = listen_addr.clone();
             match pending {
-                Pending::Nothing => idle.push((place, socket.as_fd())),
+                Pending::Nothing => idle.push((listen_addr, socket.as_fd())),
                 Pending::Response(response) => {
                     let state = response.encode();
-                    unfinished.push((Unfinished { place, state }, socket.as_fd()));
+                    unfinished.push((Unfinished { listen_addr, state }, socket.as_fd()));
                 }
                 // It was answered by this daemon, or is closed.
                 Pending::Interrupted(_) => {}
             }
         }
         let passed_on =
-            link.pass_connections(&idle).and_then(|()| link.pass_responses(&unfinished));
+            channel.pass_connections(&idle).and_then(|()| channel.pass_responses(&unfinished));
         if let Err(error) = passed_on {
             tracing::warn!(%error, "connections are closed");
         }
@@ -246,7 +249,7 @@ impl HolderClient {
 
     /// Reports that this daemon serves.
     pub(crate) async fn ready(&self) -> io::Result<()> {
-        let ready = self.request(Link::ready).await;
+        let ready = self.request(HolderChannel::ready).await;
         if let Some(store) = self.shared.store.get() {
             store.ready();
         }
@@ -284,7 +287,7 @@ impl HolderClient {
         let client = self.clone();
         let ended = self.shared.pool.run(move || {
             *lock(&client.shared.ending) = true;
-            client.link().ending()
+            client.channel().ending()
         });
         log_failure(ended.await, "cannot release the listeners; the holder keeps them");
     }
@@ -296,7 +299,7 @@ impl HolderClient {
         if !self.start_info().holder_is_outdated {
             return;
         }
-        let killed = self.request(Link::kill_holder).await;
+        let killed = self.request(HolderChannel::kill_holder).await;
         if killed.is_ok() {
             tracing::info!("killed the holder of version 0.1.0");
         }
@@ -323,7 +326,7 @@ impl HolderClient {
 
     /// Sends a pulse immediately, which starts the watchdog of a new holder.
     pub(crate) fn pulse_now(&self) {
-        if let Err(error) = self.link().pulse() {
+        if let Err(error) = self.channel().pulse() {
             tracing::debug!(%error, "cannot send a pulse to the holder");
         }
     }
@@ -342,20 +345,20 @@ impl HolderClient {
         }
     }
 
-    async fn listener(&self, place: Place) -> io::Result<OwnedFd> {
-        if let Some(listener) = self.listeners().get(&place) {
+    async fn listener(&self, listen_addr: ListenAddr) -> io::Result<OwnedFd> {
+        if let Some(listener) = self.listeners().get(&listen_addr) {
             return listener.try_clone();
         }
-        let wanted = place.clone();
-        let listener = self.request(move |link| link.bind(&wanted)).await?;
+        let wanted = listen_addr.clone();
+        let listener = self.request(move |channel| channel.bind(&wanted)).await?;
         let copy = listener.try_clone()?;
-        self.listeners().insert(place, listener);
+        self.listeners().insert(listen_addr, listener);
         Ok(copy)
     }
 
-    async fn close(&self, place: Place) {
-        self.listeners().remove(&place);
-        let released = self.request(move |link| link.release(&place)).await;
+    async fn close(&self, listen_addr: ListenAddr) {
+        self.listeners().remove(&listen_addr);
+        let released = self.request(move |channel| channel.release(&listen_addr)).await;
         log_failure(released, NOT_RELEASED);
     }
 
@@ -366,45 +369,47 @@ impl HolderClient {
             return Ok(None);
         }
         let held = self.copies()?;
-        let borrowed: Vec<_> = held.iter().map(|(place, fd)| (place.clone(), fd.as_fd())).collect();
+        let borrowed: Vec<_> =
+            held.iter().map(|(listen_addr, fd)| (listen_addr.clone(), fd.as_fd())).collect();
         let (instance_lock, args) = (lock(&self.shared.lock), [OsString::from(TAKE_OVER)]);
         let Some(instance_lock) = &*instance_lock else { return Ok(None) };
         let handle = forward_to(&self.shared.events);
-        let (link, pid) =
-            Link::replace_holder(exe, &args, instance_lock.as_fd(), &borrowed, handle)?;
-        *lock(&self.shared.link) = link.clone();
+        let (channel, pid) =
+            HolderChannel::replace_holder(exe, &args, instance_lock.as_fd(), &borrowed, handle)?;
+        *lock(&self.shared.channel) = channel.clone();
         self.shared.holder.store(pid, Ordering::Relaxed);
         drop(ending);
         self.renew_store();
         self.pulse_now();
         // Listeners that were closed while there was no holder.
-        for (place, _) in held {
-            if !self.listeners().contains_key(&place) {
-                log_failure(link.release(&place), NOT_RELEASED);
+        for (listen_addr, _) in held {
+            if !self.listeners().contains_key(&listen_addr) {
+                log_failure(channel.release(&listen_addr), NOT_RELEASED);
             }
         }
         Ok(Some(pid))
     }
 
-    fn copies(&self) -> io::Result<Vec<(Place, OwnedFd)>> {
-        let copy = |(place, fd): (&Place, &OwnedFd)| Ok((place.clone(), fd.try_clone()?));
+    fn copies(&self) -> io::Result<Vec<(ListenAddr, OwnedFd)>> {
+        let copy =
+            |(listen_addr, fd): (&ListenAddr, &OwnedFd)| Ok((listen_addr.clone(), fd.try_clone()?));
         self.listeners().iter().map(copy).collect()
     }
 
     /// Sends a request on a blocking thread, and waits for its answer.
     pub(crate) async fn request<T: Send + 'static>(
         &self,
-        send: impl FnOnce(&Link) -> io::Result<T> + Send + 'static,
+        send: impl FnOnce(&HolderChannel) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
-        let link = self.link();
-        self.shared.pool.run(move || send(&link)).await
+        let channel = self.channel();
+        self.shared.pool.run(move || send(&channel)).await
     }
 
-    pub(crate) fn link(&self) -> Link {
-        lock(&self.shared.link).clone()
+    pub(crate) fn channel(&self) -> HolderChannel {
+        lock(&self.shared.channel).clone()
     }
 
-    fn listeners(&self) -> MutexGuard<'_, HashMap<Place, OwnedFd>> {
+    fn listeners(&self) -> MutexGuard<'_, HashMap<ListenAddr, OwnedFd>> {
         lock(&self.shared.listeners)
     }
 }

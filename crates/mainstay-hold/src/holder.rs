@@ -1,7 +1,7 @@
 //! The holder: the small process that keeps listeners and lock while daemons come and go.
 //!
 //! It owns every listening socket, the instance lock and one daemon, with which it talks over a socket
-//! that is the daemon's standard input ([`Link`] is the daemon's end). What it guarantees:
+//! that is the daemon's standard input ([`HolderChannel`] is the daemon's end). What it guarantees:
 //!
 //! - A listener stays open until it is released, whatever daemons do: connections are queued for the next daemon and
 //!   none is refused.
@@ -15,18 +15,18 @@
 //!   and then waits for the daemon. They are closed when the daemon reports that it has stopped accepting; a signal to the
 //!   holder only requests that, and a daemon that ignores it is killed.
 //! - The instance is locked while the holder or any of its daemons lives. If the holder dies, the daemon
-//!   starts another one with all that it holds ([`Link::replace_holder`]). There are never two.
+//!   starts another one with all that it holds ([`HolderChannel::replace_holder`]). There are never two.
 //! - Packets are accepted from the daemon's pid only; others are discarded.
 //! - A holder executes the program of its daemon when that has changed (`reexec`), so that updates reach it.
 //!
 //! `plan` decides what happens next, and is pure; `run` executes it. All times are in [`limits`](crate::limits). An idle
 //! holder sleeps in `poll` without a time limit. A daemon inherits its three streams and no other descriptor.
 
+mod channel;
 mod connection_copies;
 mod connection_store;
 mod daemon;
 mod failure_report;
-mod link;
 mod listeners;
 mod lock;
 mod message;
@@ -48,16 +48,18 @@ use std::process::Command;
 
 use rustix::process::Pid;
 
+pub use self::channel::{
+    HolderChannel, HolderEvent, Inherited, InheritedState, StartInfo, Welcome,
+};
 pub use self::connection_store::{
     CLOSE, ConnectionStore, IDLE, MAX_DATA, RESPONSE, StoredConnection,
 };
 use self::daemon::Daemon;
 pub use self::failure_report::FILE as FAILURE_REPORT;
-pub use self::link::{HolderEvent, Inherited, InheritedState, Link, StartInfo, Welcome};
 use self::listeners::Listeners;
 use self::lock::Attempt;
 pub use self::lock::pid;
-pub use self::message::{Place, Unfinished};
+pub use self::message::{ListenAddr, Unfinished};
 use self::message::{ToDaemon, ToHolder, VERSION};
 use self::notify::Notify;
 use self::packet::{Buffer, Packet};
@@ -102,7 +104,7 @@ pub enum HoldError {
     /// The first daemon did not start. Nothing is left of it.
     #[error("the daemon did not start")]
     NotStarted {
-        /// The error that it reported (see [`Link::failed`]) or, if there is none, how it ended and its last lines.
+        /// The error that it reported (see [`HolderChannel::failed`]) or, if there is none, how it ended and its last lines.
         error: Vec<u8>,
     },
     /// The system refused something that the holder cannot do without.
@@ -146,7 +148,7 @@ pub fn run_when_free(config: Config, ready: impl FnOnce()) -> Result<(), HoldErr
 }
 
 /// Runs a holder that replaces a dead one, or continues a holder after a re-exec. Its standard input is the
-/// socket that [`Link::replace_holder`] or the previous program left there. Returns when the daemon has ended
+/// socket that [`HolderChannel::replace_holder`] or the previous program left there. Returns when the daemon has ended
 /// for good.
 pub fn take_over(config: Config) -> Result<(), HoldError> {
     let signals = listen(&config)?;
@@ -226,16 +228,17 @@ struct Received {
 /// Receives what a daemon hands over, or the program that ran in this process before a re-exec.
 fn receive(stdin: OwnedFd) -> io::Result<Received> {
     let mut buffer = Buffer::new();
-    let Packet { bytes, descriptors, .. } = link::next(stdin.as_fd(), &mut buffer)?;
-    let (has_stderr, count, resumed) = match message::decode(bytes).map_err(link::unexpected)? {
+    let Packet { bytes, descriptors, .. } = channel::next(stdin.as_fd(), &mut buffer)?;
+    let (has_stderr, count, resumed) = match message::decode(bytes).map_err(channel::unexpected)? {
         Some(ToHolder::Handover { version: 1.., stderr, listeners }) => (stderr, listeners, None),
         Some(ToHolder::Resume { version: 2.., stderr, listeners, last_output }) => {
             (stderr, listeners, Some(last_output))
         }
-        _ => return Err(link::unexpected("nothing was handed over")),
+        _ => return Err(channel::unexpected("nothing was handed over")),
     };
     let mut descriptors = descriptors.into_iter();
-    let mut next = || descriptors.next().ok_or_else(|| link::unexpected("a descriptor is missing"));
+    let mut next =
+        || descriptors.next().ok_or_else(|| channel::unexpected("a descriptor is missing"));
     let lock = next()?;
     let holder_lock = resumed.is_some().then(&mut next).transpose()?;
     let pidfd = next()?;
@@ -244,7 +247,7 @@ fn receive(stdin: OwnedFd) -> io::Result<Received> {
     if let Some(pipe) = &stderr {
         rustix::io::ioctl_fionbio(pipe, true)?;
     }
-    let held = link::read_listeners(stdin.as_fd(), &mut buffer, count)?;
+    let held = channel::read_listeners(stdin.as_fd(), &mut buffer, count)?;
     let socket = socket.unwrap_or(stdin);
     packet::enable_sender_credentials(socket.as_fd())?;
     Ok(Received {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use mainstay_hold::holder::Link;
+use mainstay_hold::holder::HolderChannel;
 use mainstay_hold::limits::{FINISH_REQUESTS, FLUSH, LAST_HOLDER, REPORT, SETTLE};
 use mainstay_proxy::RelayedCall;
 use mainstay_proxy::front::http;
@@ -166,9 +166,9 @@ impl Drain {
 /// serve and start its own holder. Then a new holder gets all listeners from this daemon, and starts a daemon when this
 /// one has exited. If the new daemon cannot be killed, it may serve, and no holder is started: there are never two.
 async fn report(holder: &HolderClient, exe: &Path) -> Result<(), RunError> {
-    let Err(error) = holder.request(Link::handed_over).await else { return Ok(()) };
+    let Err(error) = holder.request(HolderChannel::handed_over).await else { return Ok(()) };
     tracing::warn!(%error, "the holder has died during the hand-over");
-    holder.request(Link::kill_successor).await.map_err(RunError::Holder)?;
+    holder.request(HolderChannel::kill_successor).await.map_err(RunError::Holder)?;
     let replaced = timeout(LAST_HOLDER, holder.replace_holder(exe)).await;
     replaced.map_err(|elapsed| RunError::Holder(elapsed.into()))
 }

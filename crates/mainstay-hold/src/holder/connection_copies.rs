@@ -8,7 +8,7 @@ use rustix::io::{Errno, pread, retry_on_intr};
 use rustix::net::{RecvFlags, recv};
 use rustix::process::{Resource, getrlimit};
 
-use super::Place;
+use super::ListenAddr;
 use super::connection_store::{CLOSE, Header, IDLE, MAX_DATA, SLOTS, WORDS};
 use super::message::Unfinished;
 use super::plan::Id;
@@ -19,7 +19,7 @@ pub(super) struct ConnectionCopies {
     pub(super) daemon: Id,
     /// Where it records their states.
     memory: OwnedFd,
-    connections: HashMap<u32, (Place, Rc<OwnedFd>)>,
+    connections: HashMap<u32, (ListenAddr, Rc<OwnedFd>)>,
     /// How many may be stored. The holder needs some descriptors for other things.
     limit: usize,
 }
@@ -31,9 +31,9 @@ impl ConnectionCopies {
         Self { daemon, memory, connections: HashMap::new(), limit }
     }
 
-    pub(super) fn add(&mut self, slot: u32, place: Place, socket: OwnedFd) {
+    pub(super) fn add(&mut self, slot: u32, listen_addr: ListenAddr, socket: OwnedFd) {
         if slot < SLOTS && self.connections.len() < self.limit {
-            self.connections.insert(slot, (place, Rc::new(socket)));
+            self.connections.insert(slot, (listen_addr, Rc::new(socket)));
         }
     }
 
@@ -83,9 +83,9 @@ impl ConnectionCopies {
 
     /// All of them, with their states.
     pub(super) fn all(&self) -> Vec<(Unfinished, Rc<OwnedFd>)> {
-        let all = self.connections.iter().filter_map(|(slot, (place, socket))| {
+        let all = self.connections.iter().filter_map(|(slot, (listen_addr, socket))| {
             let state = state(&self.memory, *slot)?;
-            Some((Unfinished { place: place.clone(), state }, Rc::clone(socket)))
+            Some((Unfinished { listen_addr: listen_addr.clone(), state }, Rc::clone(socket)))
         });
         all.collect()
     }

@@ -17,7 +17,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap};
 use rustix::net::SendFlags;
 
 use super::message::ToHolder;
-use super::{Link, Place};
+use super::{HolderChannel, ListenAddr};
 
 /// The longest data of a state.
 pub const MAX_DATA: usize = (WORDS - 1) * 8;
@@ -57,7 +57,7 @@ struct Shared {
 }
 
 struct Slots {
-    link: Link,
+    channel: HolderChannel,
     /// Whether the holder has the memory.
     is_shared: bool,
     /// The slots below this number have been used.
@@ -71,22 +71,22 @@ struct Slots {
 
 impl ConnectionStore {
     /// An empty store. From now on the holder has no connections of daemons before this one.
-    pub fn new(link: Link) -> io::Result<Self> {
+    pub fn new(channel: HolderChannel) -> io::Result<Self> {
         let file = memfd_create("mainstay connections", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, (MEMORY * 8) as u64)?;
         let memory = map(file.as_fd())?;
-        link.share_memory(file.as_fd())?;
+        channel.share_memory(file.as_fd())?;
         let (free, unsent) = (Vec::new(), Vec::new());
-        let slots = Slots { link, is_shared: true, used: 0, free, unsent, is_ready: false };
+        let slots = Slots { channel, is_shared: true, used: 0, free, unsent, is_ready: false };
         let shared = Shared { memory, file, holder: AtomicU32::new(0), slots: Mutex::new(slots) };
         Ok(Self(Arc::new(shared)))
     }
 
     /// Another holder has taken over, or this one has executed another program. Each connection is sent to it when it is
     /// used next ([`StoredConnection::renew`]).
-    pub fn replace_holder(&self, link: Link) {
+    pub fn replace_holder(&self, channel: HolderChannel) {
         let mut slots = self.slots();
-        slots.link = link;
+        slots.channel = channel;
         slots.is_shared = false;
         let forgotten = std::mem::take(&mut slots.unsent);
         slots.free.extend(forgotten);
@@ -94,15 +94,23 @@ impl ConnectionStore {
         slots.share(self.0.file.as_fd());
     }
 
-    /// Has the holder keep a copy of a connection that was accepted at a place. `None` if it cannot be reached at once, or
+    /// Has the holder keep a copy of a connection that was accepted at an address. `None` if it cannot be reached at once, or
     /// too many are stored. It is closed when this daemon dies, unless another state is recorded.
-    pub fn add(&self, place: &Place, socket: BorrowedFd<'_>) -> Option<StoredConnection> {
-        self.add_with(place, socket, SendFlags::DONTWAIT)
+    pub fn add(
+        &self,
+        listen_addr: &ListenAddr,
+        socket: BorrowedFd<'_>,
+    ) -> Option<StoredConnection> {
+        self.add_with(listen_addr, socket, SendFlags::DONTWAIT)
     }
 
     /// The same, but waits until the holder can be reached.
-    pub fn add_and_wait(&self, place: &Place, socket: BorrowedFd<'_>) -> Option<StoredConnection> {
-        self.add_with(place, socket, SendFlags::empty())
+    pub fn add_and_wait(
+        &self,
+        listen_addr: &ListenAddr,
+        socket: BorrowedFd<'_>,
+    ) -> Option<StoredConnection> {
+        self.add_with(listen_addr, socket, SendFlags::empty())
     }
 
     /// This daemon serves. Until now, connections that were dropped here stayed open, for the next daemon if this one
@@ -123,7 +131,7 @@ impl ConnectionStore {
     #[expect(unsafe_code, reason = "what is read goes directly into the memory of its slot")]
     fn add_with(
         &self,
-        place: &Place,
+        listen_addr: &ListenAddr,
         socket: BorrowedFd<'_>,
         flags: SendFlags,
     ) -> Option<StoredConnection> {
@@ -139,7 +147,7 @@ impl ConnectionStore {
         let memory = &self.0.memory[slot as usize * WORDS..][..WORDS];
         let [header, data @ ..] = memory else { return None };
         header.store(Header::of(CLOSE, 0..0).pack(), Ordering::Relaxed);
-        slots.link.store(slot, place, socket, flags).ok()?;
+        slots.channel.store(slot, listen_addr, socket, flags).ok()?;
         let is_reused = slots.free.pop().is_some();
         if !is_reused {
             slots.used += 1;
@@ -149,7 +157,7 @@ impl ConnectionStore {
         let data = Data { bytes, used: if is_reused { MAX_DATA } else { 0 } };
         Some(StoredConnection {
             store: self.clone(),
-            place: place.clone(),
+            listen_addr: listen_addr.clone(),
             slot,
             header,
             data: Mutex::new(data),
@@ -164,8 +172,8 @@ impl ConnectionStore {
 }
 
 impl Slots {
-    fn renew(&self, slot: u32, place: &Place, socket: BorrowedFd<'_>) -> bool {
-        self.is_shared && self.link.store(slot, place, socket, SendFlags::DONTWAIT).is_ok()
+    fn renew(&self, slot: u32, listen_addr: &ListenAddr, socket: BorrowedFd<'_>) -> bool {
+        self.is_shared && self.channel.store(slot, listen_addr, socket, SendFlags::DONTWAIT).is_ok()
     }
 
     fn forget(&mut self, slot: u32) {
@@ -175,7 +183,7 @@ impl Slots {
 
     /// Shares the memory with the holder. Returns whether the holder has it.
     fn share(&mut self, memory: BorrowedFd<'_>) -> bool {
-        self.is_shared = self.is_shared || self.link.share_memory(memory).is_ok();
+        self.is_shared = self.is_shared || self.channel.share_memory(memory).is_ok();
         self.is_shared
     }
 
@@ -184,7 +192,7 @@ impl Slots {
         while self.is_ready
             && let Some(slot) = self.unsent.pop()
         {
-            if self.link.forget(slot).is_err() {
+            if self.channel.forget(slot).is_err() {
                 return self.unsent.push(slot);
             }
             self.free.push(slot);
@@ -196,7 +204,7 @@ impl Slots {
 #[derive(Debug)]
 pub struct StoredConnection {
     store: ConnectionStore,
-    place: Place,
+    listen_addr: ListenAddr,
     slot: u32,
     header: &'static AtomicU64,
     data: Mutex<Data>,
@@ -260,7 +268,7 @@ impl StoredConnection {
     pub fn renew(&self, socket: BorrowedFd<'_>) {
         let holder = self.store.0.holder.load(Ordering::Relaxed);
         if self.holder.load(Ordering::Relaxed) != holder
-            && self.store.slots().renew(self.slot, &self.place, socket)
+            && self.store.slots().renew(self.slot, &self.listen_addr, socket)
         {
             self.holder.store(holder, Ordering::Relaxed);
         }
@@ -312,7 +320,7 @@ impl fmt::Debug for Shared {
     }
 }
 
-impl Link {
+impl HolderChannel {
     /// Replaces all stored connections by an empty store with this memory.
     fn share_memory(&self, memory: BorrowedFd<'_>) -> io::Result<()> {
         self.send(&ToHolder::ShareMemory { format: FORMAT }, &[memory], SendFlags::DONTWAIT)
@@ -321,11 +329,11 @@ impl Link {
     fn store(
         &self,
         slot: u32,
-        place: &Place,
+        listen_addr: &ListenAddr,
         socket: BorrowedFd<'_>,
         flags: SendFlags,
     ) -> io::Result<()> {
-        self.send(&ToHolder::Store { slot, place: place.clone() }, &[socket], flags)
+        self.send(&ToHolder::Store { slot, listen_addr: listen_addr.clone() }, &[socket], flags)
     }
 
     fn forget(&self, slot: u32) -> io::Result<()> {

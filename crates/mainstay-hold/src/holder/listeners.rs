@@ -1,4 +1,4 @@
-//! The listening sockets, by the place that was asked for.
+//! The listening sockets, by the address that was asked for.
 
 use std::fs;
 use std::io;
@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
 
-use super::Place;
+use super::ListenAddr;
 use crate::record::if_exists;
 use crate::socket;
 
@@ -17,57 +17,61 @@ use crate::socket;
 const BACKLOG: i32 = 4096;
 
 #[derive(Debug, Default)]
-pub(super) struct Listeners(Vec<(Place, Rc<OwnedFd>)>);
+pub(super) struct Listeners(Vec<(ListenAddr, Rc<OwnedFd>)>);
 
 impl Listeners {
-    pub(super) fn adopt(held: Vec<(Place, OwnedFd)>) -> Self {
-        Self(held.into_iter().map(|(place, listener)| (place, Rc::new(listener))).collect())
+    pub(super) fn adopt(held: Vec<(ListenAddr, OwnedFd)>) -> Self {
+        Self(
+            held.into_iter()
+                .map(|(listen_addr, listener)| (listen_addr, Rc::new(listener)))
+                .collect(),
+        )
     }
 
-    pub(super) fn held(&self) -> &[(Place, Rc<OwnedFd>)] {
+    pub(super) fn held(&self) -> &[(ListenAddr, Rc<OwnedFd>)] {
         &self.0
     }
 
     /// Opens a listener, or returns the one that is open. A unix socket whose file was removed is bound again.
-    pub(super) fn bind(&mut self, place: Place) -> io::Result<Rc<OwnedFd>> {
-        if let Some(index) = self.0.iter().position(|(held, _)| *held == place) {
-            if is_reachable(&place) {
+    pub(super) fn bind(&mut self, listen_addr: ListenAddr) -> io::Result<Rc<OwnedFd>> {
+        if let Some(index) = self.0.iter().position(|(held, _)| *held == listen_addr) {
+            if is_reachable(&listen_addr) {
                 return Ok(Rc::clone(&self.0[index].1));
             }
             self.0.swap_remove(index);
         }
-        let listener = Rc::new(match &place {
-            Place::Tcp(address) => bind_tcp(*address)?,
-            Place::Unix { dir, name } => bind_unix(dir, name)?,
+        let listener = Rc::new(match &listen_addr {
+            ListenAddr::Tcp(address) => bind_tcp(*address)?,
+            ListenAddr::Unix { dir, name } => bind_unix(dir, name)?,
         });
-        self.0.push((place, Rc::clone(&listener)));
+        self.0.push((listen_addr, Rc::clone(&listener)));
         Ok(listener)
     }
 
     /// Closes a listener in all processes that have it.
-    pub(super) fn release(&mut self, place: &Place) -> io::Result<()> {
-        match self.0.iter().position(|(held, _)| held == place) {
+    pub(super) fn release(&mut self, listen_addr: &ListenAddr) -> io::Result<()> {
+        match self.0.iter().position(|(held, _)| held == listen_addr) {
             Some(index) => {
-                let (place, listener) = self.0.swap_remove(index);
-                close(&place, &listener)
+                let (listen_addr, listener) = self.0.swap_remove(index);
+                close(&listen_addr, &listener)
             }
             None => Ok(()),
         }
     }
 
     pub(super) fn release_all(&mut self) {
-        for (place, listener) in self.0.drain(..) {
+        for (listen_addr, listener) in self.0.drain(..) {
             // The next holder replaces a leftover file.
-            let _stays_behind = close(&place, &listener);
+            let _stays_behind = close(&listen_addr, &listener);
         }
     }
 }
 
 /// Whether clients can find a listener that is open.
-fn is_reachable(place: &Place) -> bool {
-    match place {
-        Place::Tcp(_) => true,
-        Place::Unix { dir, name } => dir.join(name).exists(),
+fn is_reachable(listen_addr: &ListenAddr) -> bool {
+    match listen_addr {
+        ListenAddr::Tcp(_) => true,
+        ListenAddr::Unix { dir, name } => dir.join(name).exists(),
     }
 }
 
@@ -95,10 +99,10 @@ fn bind_unix(dir: &Path, name: &str) -> io::Result<OwnedFd> {
 
 /// First the name, so that a late client finds none. Then the socket itself is shut down: a daemon may still have it
 /// open, and clients must not wait in its queue.
-fn close(place: &Place, listener: &OwnedFd) -> io::Result<()> {
-    let removed = match place {
-        Place::Tcp(_) => Ok(()),
-        Place::Unix { dir, name } => remove(dir, name),
+fn close(listen_addr: &ListenAddr, listener: &OwnedFd) -> io::Result<()> {
+    let removed = match listen_addr {
+        ListenAddr::Tcp(_) => Ok(()),
+        ListenAddr::Unix { dir, name } => remove(dir, name),
     };
     let _has_no_connection = rustix::net::shutdown(listener, Shutdown::Both);
     removed
@@ -115,8 +119,8 @@ mod tests {
 
     use super::*;
 
-    fn any_port() -> Place {
-        Place::Tcp((Ipv4Addr::LOCALHOST, 0).into())
+    fn any_port() -> ListenAddr {
+        ListenAddr::Tcp((Ipv4Addr::LOCALHOST, 0).into())
     }
 
     fn address(listener: &OwnedFd) -> SocketAddr {
@@ -131,12 +135,12 @@ mod tests {
         assert!(Rc::ptr_eq(&first, &listeners.bind(any_port()).unwrap()));
         TcpStream::connect(address).unwrap();
 
-        let taken = listeners.bind(Place::Tcp(address)).unwrap_err();
+        let taken = listeners.bind(ListenAddr::Tcp(address)).unwrap_err();
         assert_eq!(taken.kind(), ErrorKind::AddrInUse);
         listeners.release(&any_port()).unwrap();
         let refused = TcpStream::connect(address).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "although `first` is open");
-        listeners.bind(Place::Tcp(address)).unwrap();
+        listeners.bind(ListenAddr::Tcp(address)).unwrap();
         TcpStream::connect(address).unwrap();
         listeners.release(&any_port()).unwrap();
     }
@@ -144,13 +148,13 @@ mod tests {
     #[test]
     fn a_leftover_socket_is_replaced_and_none_is_left() {
         let dir = tempfile::tempdir().unwrap();
-        let place = Place::Unix { dir: dir.path().into(), name: "s".into() };
+        let listen_addr = ListenAddr::Unix { dir: dir.path().into(), name: "s".into() };
         drop(socket::bind(dir.path(), "s").unwrap());
         let mut listeners = Listeners::default();
-        let _copy = listeners.bind(place.clone()).unwrap();
+        let _copy = listeners.bind(listen_addr.clone()).unwrap();
         socket::connect(dir.path(), "s").unwrap();
         fs::remove_file(dir.path().join("s")).unwrap();
-        let _rebound = listeners.bind(place).unwrap();
+        let _rebound = listeners.bind(listen_addr).unwrap();
         socket::connect(dir.path(), "s").unwrap();
         assert_eq!(listeners.held().len(), 1);
         listeners.release_all();

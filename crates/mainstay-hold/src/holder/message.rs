@@ -43,9 +43,9 @@ encoded! {
         /// Followed by listeners.
         Resume = 11 { version: u32, stderr: bool, listeners: u32, last_output: Vec<u8>, },
         /// With as many descriptors.
-        Listeners = 64 { places: Vec<Place>, },
-        Bind = 2 { request: u64, place: Place, },
-        Release = 3 { request: u64, place: Place, },
+        Listeners = 64 { listen_addrs: Vec<ListenAddr>, },
+        Bind = 2 { request: u64, listen_addr: ListenAddr, },
+        Release = 3 { request: u64, listen_addr: ListenAddr, },
         Ready = 4 {
             request: u64,
             /// The holder version that the daemon's program supports.
@@ -57,15 +57,15 @@ encoded! {
         Replace = 8 { exe: PathBuf, fallback: Option<PathBuf>, },
         HandedOver = 9 { request: u64, },
         Pulse = 10,
-        /// With as many descriptors: idle connections that were accepted at these places, for the successor.
-        Connections = 128 { places: Vec<Place>, },
+        /// With as many descriptors: idle connections that were accepted at these addresses, for the successor.
+        Connections = 128 { listen_addrs: Vec<ListenAddr>, },
         /// With as many descriptors: connections on which a response is not finished, for the successor.
         Responses = 130 { responses: Vec<Unfinished>, },
         /// With memory in which the daemon records the states of its connections. The holder forgets all other
         /// connections. It keeps none if it does not know the format of the memory.
         ShareMemory = 131 { format: u32, },
         /// With a connection, of which the holder keeps a copy.
-        Store = 132 { slot: u32, place: Place, },
+        Store = 132 { slot: u32, listen_addr: ListenAddr, },
         /// The connection was closed or passed on.
         Forget = 133 { slot: u32, },
     }
@@ -89,7 +89,7 @@ encoded! {
             interrupted: u32 = 0,
         },
         /// With as many descriptors.
-        Listeners = 64 { places: Vec<Place>, },
+        Listeners = 64 { listen_addrs: Vec<ListenAddr>, },
         /// The answer to a handover ([`NotReplaced`](Self::NotReplaced) refuses it), and the first message of a
         /// holder after a re-exec.
         TakenOver = 66 { version: u32, holder_pid: u32, },
@@ -101,7 +101,7 @@ encoded! {
         NotReplaced = 70 { why: String, },
         /// With as many descriptors: idle connections of the daemon that hands over. They come before
         /// [`Serve`](Self::Serve).
-        Connections = 128 { places: Vec<Place>, },
+        Connections = 128 { listen_addrs: Vec<ListenAddr>, },
         /// The holder could not execute the program of its daemon, and continues unchanged.
         ReexecFailed = 129 { why: String, },
         /// With as many descriptors: connections of the daemon that hands over, with unfinished responses. They
@@ -118,7 +118,7 @@ encoded! {
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Unfinished {
         /// The listener that accepted the connection.
-        pub place: Place,
+        pub listen_addr: ListenAddr,
         /// What that daemon left to do, in the daemons' own format. At most a few KiB. If it was killed: the kind
         /// of state that it recorded, and its data.
         pub state: Vec<u8>,
@@ -128,7 +128,7 @@ encoded! {
 /// The address of a listener as the daemon asked for it. It names the listener: port 0 stays the port
 /// that was found the first time, for every daemon that asks again.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum ListenAddr {
     /// A TCP socket.
     Tcp(SocketAddr),
     /// A unix socket that only our user may connect to.
@@ -191,7 +191,7 @@ pub(super) fn lists<T: Field, D>(held: &[(T, D)]) -> Vec<&[(T, D)]> {
             listed.put(&mut bytes);
             bytes.len() <= MAX_BYTES
         });
-        // One place alone always fits: its path is no longer than the kernel takes.
+        // One address alone always fits: its path is no longer than the kernel takes.
         let (list, more) = rest.split_at(fitting.count().max(1));
         lists.push(list);
         rest = more;
@@ -202,7 +202,7 @@ pub(super) fn lists<T: Field, D>(held: &[(T, D)]) -> Vec<&[(T, D)]> {
 const TCP: u8 = 0;
 const UNIX: u8 = 1;
 
-impl Field for Place {
+impl Field for ListenAddr {
     fn put(&self, out: &mut Vec<u8>) {
         match self {
             Self::Tcp(address) => {
@@ -217,16 +217,17 @@ impl Field for Place {
         }
     }
 
-    fn take(from: &mut Reader<'_>, place: &'static str) -> Result<Self, DecodeError> {
+    fn take(from: &mut Reader<'_>, listen_addr: &'static str) -> Result<Self, DecodeError> {
         match from.u8()? {
             TCP => {
-                let address = String::take(from, place)?.parse();
-                Ok(Self::Tcp(address.map_err(|_| DecodeError::Invalid(place))?))
+                let address = String::take(from, listen_addr)?.parse();
+                Ok(Self::Tcp(address.map_err(|_| DecodeError::Invalid(listen_addr))?))
             }
-            UNIX => {
-                Ok(Self::Unix { dir: Field::take(from, place)?, name: Field::take(from, place)? })
-            }
-            _ => Err(DecodeError::Invalid(place)),
+            UNIX => Ok(Self::Unix {
+                dir: Field::take(from, listen_addr)?,
+                name: Field::take(from, listen_addr)?,
+            }),
+            _ => Err(DecodeError::Invalid(listen_addr)),
         }
     }
 }

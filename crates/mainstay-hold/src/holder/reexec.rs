@@ -19,8 +19,8 @@ use std::process::{Command, Stdio};
 use rustix::net::SendFlags;
 use rustix::process::getpid;
 
+use super::channel::send_list;
 use super::daemon::Daemon;
-use super::link::send_list;
 use super::listeners::Listeners;
 use super::message::{self, ToHolder, VERSION};
 use super::packet;
@@ -80,6 +80,11 @@ impl HandoverState<'_> {
         let mut descriptors = vec![self.lock, self.holder_lock, process, daemon_socket];
         descriptors.extend(stderr);
         packet::send(socket, &message::encode(&resume), &descriptors, SendFlags::DONTWAIT)?;
-        send_list(socket, held, |places| ToHolder::Listeners { places }, SendFlags::DONTWAIT)
+        send_list(
+            socket,
+            held,
+            |listen_addrs| ToHolder::Listeners { listen_addrs },
+            SendFlags::DONTWAIT,
+        )
     }
 }

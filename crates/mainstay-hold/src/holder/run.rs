@@ -17,7 +17,7 @@ use super::connection_copies::ConnectionCopies;
 use super::connection_store::{FORMAT, IDLE, RESPONSE};
 use super::daemon::{Daemon, Received, not_started};
 use super::listeners::Listeners;
-use super::message::{self, Place, ToDaemon, ToHolder, Unfinished, VERSION};
+use super::message::{self, ListenAddr, ToDaemon, ToHolder, Unfinished, VERSION};
 use super::notify::Notify;
 use super::packet::Buffer;
 use super::plan::{Action, Event, Id, Message, Outcome, Plan, Start};
@@ -206,14 +206,14 @@ impl Holder<'_> {
 
     fn obey(&mut self, id: Id, message: ToHolder, descriptors: Vec<OwnedFd>) {
         match message {
-            ToHolder::Bind { request, place } => {
-                let bound = self.listeners.bind(place);
+            ToHolder::Bind { request, listen_addr } => {
+                let bound = self.listeners.bind(listen_addr);
                 self.answer(id, request, bound.map(|listener| vec![listener]));
             }
-            ToHolder::Release { request, place } => {
+            ToHolder::Release { request, listen_addr } => {
                 // A daemon that was replaced releases what belongs to its successor now.
                 let serves = self.plan.serves(id);
-                let released = if serves { self.listeners.release(&place) } else { Ok(()) };
+                let released = if serves { self.listeners.release(&listen_addr) } else { Ok(()) };
                 self.answer(id, request, released.map(|()| Vec::new()));
             }
             ToHolder::Ready { request, holder } => {
@@ -234,15 +234,18 @@ impl Holder<'_> {
             ToHolder::Replace { exe, fallback } => {
                 self.handle(Event::Message(id, Message::Replace { exe, fallback }));
             }
-            ToHolder::Connections { places } => {
-                let state = |place: &Place| Unfinished { place: place.clone(), state: vec![IDLE] };
-                let states = places.iter().map(state).collect();
-                self.pass_on(id, &ToDaemon::Connections { places }, states, descriptors);
+            ToHolder::Connections { listen_addrs } => {
+                let state = |listen_addr: &ListenAddr| Unfinished {
+                    listen_addr: listen_addr.clone(),
+                    state: vec![IDLE],
+                };
+                let states = listen_addrs.iter().map(state).collect();
+                self.pass_on(id, &ToDaemon::Connections { listen_addrs }, states, descriptors);
             }
             ToHolder::Responses { responses } => {
-                let state = |Unfinished { place, state }: &Unfinished| {
+                let state = |Unfinished { listen_addr, state }: &Unfinished| {
                     let state = [&[RESPONSE], &state[..]].concat();
-                    Unfinished { place: place.clone(), state }
+                    Unfinished { listen_addr: listen_addr.clone(), state }
                 };
                 let states = responses.iter().map(state).collect();
                 self.pass_on(id, &ToDaemon::Responses { responses }, states, descriptors);
@@ -264,11 +267,11 @@ impl Holder<'_> {
                 self.passed_on = self.to_take_over();
                 self.stored = memory.map(|memory| ConnectionCopies::new(id, memory));
             }
-            ToHolder::Store { slot, place } => {
+            ToHolder::Store { slot, listen_addr } => {
                 if let Some(stored) = self.stored_of(id)
                     && let Some(socket) = descriptors.into_iter().next()
                 {
-                    stored.add(slot, place, socket);
+                    stored.add(slot, listen_addr, socket);
                 }
             }
             ToHolder::Forget { slot } => {
@@ -417,8 +420,8 @@ impl Holder<'_> {
         };
         daemon.send(&welcome, vec![Rc::clone(&self.instance_lock)]);
         for list in message::lists(self.listeners.held()) {
-            let (places, listeners) = list.iter().cloned().unzip();
-            daemon.send(&ToDaemon::Listeners { places }, listeners);
+            let (listen_addrs, listeners) = list.iter().cloned().unzip();
+            daemon.send(&ToDaemon::Listeners { listen_addrs }, listeners);
         }
         send_interrupted(&mut daemon, &interrupted);
         self.daemons.push(daemon);

@@ -1,7 +1,7 @@
 //! A holder without the rest of Mainstay, and a daemon that executes commands, for tests.
 //!
 //! `run DIR EXE`, `foreground DIR EXE`, `wait DIR EXE` and `take-over DIR EXE` are holders with their
-//! directories in `DIR`. `daemon DIR LABEL [FLAW...]` is a daemon: it opens the listeners that `DIR/places`
+//! directories in `DIR`. `daemon DIR LABEL [FLAW...]` is a daemon: it opens the listeners that `DIR/addresses`
 //! names, writes what happens to `DIR/log`, and answers each connection to one of its listeners, which is a
 //! command on one line. A flaw is what it does wrong. `send HEX` sends a packet into its standard input, as a
 //! process with a leaked socket could.
@@ -21,8 +21,8 @@ use std::thread;
 use std::time::Duration;
 
 use mainstay_hold::holder::{
-    self, Config, ConnectionStore, HoldError, HolderEvent, IDLE, InheritedState, Link, Place,
-    StoredConnection, Unfinished,
+    self, Config, ConnectionStore, HoldError, HolderChannel, HolderEvent, IDLE, InheritedState,
+    ListenAddr, StoredConnection, Unfinished,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SendFlags, SocketFlags};
@@ -109,16 +109,16 @@ struct Daemon<'a> {
     dir: &'a Path,
     label: &'a str,
     flaws: &'a [&'a str],
-    link: Link,
+    channel: HolderChannel,
     /// A copy of the socket to the first holder.
     socket: OwnedFd,
     lock: OwnedFd,
-    listeners: Vec<(Place, OwnedFd)>,
+    listeners: Vec<(ListenAddr, OwnedFd)>,
     holder_pid: u32,
     orders: Receiver<HolderEvent>,
     /// Readable when there are orders.
     bell: UnixStream,
-    /// For the link to the next holder.
+    /// For the channel to the next holder.
     ring: (Sender<HolderEvent>, UnixStream),
     store: Option<ConnectionStore>,
     stored: Vec<(File, StoredConnection)>,
@@ -133,7 +133,7 @@ impl<'a> Daemon<'a> {
         let ring = (sender, ringer);
         let socket = holder::take_stdin()?;
         let copy = socket.try_clone()?;
-        let (link, welcome) = Link::connect(socket, obey(&ring)?)?;
+        let (channel, welcome) = HolderChannel::connect(socket, obey(&ring)?)?;
         let pid = std::process::id();
         note(dir, &format!("{label} up {pid} standby={}", welcome.start.standby))?;
         for (what, text) in [
@@ -148,7 +148,7 @@ impl<'a> Daemon<'a> {
             dir,
             label,
             flaws,
-            link,
+            channel,
             socket: copy,
             lock: welcome.lock,
             listeners: welcome.listeners,
@@ -187,57 +187,59 @@ impl<'a> Daemon<'a> {
         if self.has("never prepared") {
             thread::sleep(Duration::MAX);
         }
-        self.link.prepared()?;
+        self.channel.prepared()?;
         Ok(self.next_order()? == HolderEvent::Serve)
     }
 
     fn begin(&mut self) -> io::Result<()> {
         if self.has("fails") {
-            self.link.failed(b"no good")?;
+            self.channel.failed(b"no good")?;
             thread::sleep(Duration::MAX);
         }
         if self.has("dies") {
             return Err(self.last_output("I die"));
         }
-        let places = fs::read_to_string(self.dir.join("places")).unwrap_or_default();
-        for line in places.lines() {
+        let listen_addrs = fs::read_to_string(self.dir.join("addresses")).unwrap_or_default();
+        for line in listen_addrs.lines() {
             self.bind(line)?;
         }
         if self.has("never ready") {
             thread::sleep(Duration::MAX);
         }
         let mut idle = Vec::new();
-        for connection in self.link.inherited() {
+        for connection in self.channel.inherited() {
             if let InheritedState::Interrupted(state) = connection.state {
                 let reply = format!("interrupted at {state:?}\n");
                 File::from(connection.socket).write_all(reply.as_bytes())?;
             } else if connection.state == InheritedState::Idle {
-                idle.push((connection.place, connection.socket));
+                idle.push((connection.listen_addr, connection.socket));
             }
         }
-        let store = self.store.insert(ConnectionStore::new(self.link.clone())?);
+        let store = self.store.insert(ConnectionStore::new(self.channel.clone())?);
         if self.flaws.contains(&"dies late") {
-            for (place, connection) in idle {
-                let stored = store.add_and_wait(&place, connection.as_fd());
+            for (listen_addr, connection) in idle {
+                let stored = store.add_and_wait(&listen_addr, connection.as_fd());
                 stored.ok_or(io::ErrorKind::StorageFull)?.record(IDLE, 0, b"");
             }
             return Err(self.last_output("I die late"));
         }
-        self.link.ready()?;
+        self.channel.ready()?;
         self.store.iter().for_each(ConnectionStore::ready);
         self.note(&format!("ready {}", std::process::id()))
     }
 
     fn bind(&mut self, spec: &str) -> io::Result<String> {
-        let place = parse(spec);
-        let listener = self.link.bind(&place)?;
+        let listen_addr = parse(spec);
+        let listener = self.channel.bind(&listen_addr)?;
         rustix::io::ioctl_fionbio(&listener, true)?;
-        let shown = match place {
-            Place::Tcp(_) => TcpListener::from(listener.try_clone()?).local_addr()?.to_string(),
-            Place::Unix { .. } => "unix".into(),
+        let shown = match listen_addr {
+            ListenAddr::Tcp(_) => {
+                TcpListener::from(listener.try_clone()?).local_addr()?.to_string()
+            }
+            ListenAddr::Unix { .. } => "unix".into(),
         };
-        self.listeners.retain(|(held, _)| *held != place);
-        self.listeners.push((place, listener));
+        self.listeners.retain(|(held, _)| *held != listen_addr);
+        self.listeners.push((listen_addr, listener));
         Ok(shown)
     }
 
@@ -275,20 +277,21 @@ impl<'a> Daemon<'a> {
                 if self.has("fells its holder") {
                     self.fell_holder()?;
                 }
-                let place = || Place::Tcp(([127, 0, 0, 1], 0).into());
+                let listen_addr = || ListenAddr::Tcp(([127, 0, 0, 1], 0).into());
                 for (connection, state) in &self.passed_on {
                     let connection = connection.as_fd();
                     if state.is_empty() {
-                        self.link.pass_connections(&[(place(), connection)])?;
+                        self.channel.pass_connections(&[(listen_addr(), connection)])?;
                     } else {
-                        let response = Unfinished { place: place(), state: state.clone() };
-                        self.link.pass_responses(&[(response, connection)])?;
+                        let response =
+                            Unfinished { listen_addr: listen_addr(), state: state.clone() };
+                        self.channel.pass_responses(&[(response, connection)])?;
                     }
                 }
-                if self.link.handed_over().is_ok() {
+                if self.channel.handed_over().is_ok() {
                     self.note("yielded")?;
                 } else {
-                    self.link.kill_successor()?;
+                    self.channel.kill_successor()?;
                     self.replace_holder()?;
                 }
                 Ok(Some(0))
@@ -313,7 +316,7 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// Kills the holder, and returns when the link is broken.
+    /// Kills the holder, and returns when the channel is broken.
     fn fell_holder(&self) -> io::Result<()> {
         let holder = Pid::from_raw(self.holder_pid.cast_signed()).ok_or(io::ErrorKind::NotFound)?;
         kill_process(holder, Signal::KILL)?;
@@ -325,14 +328,14 @@ impl<'a> Daemon<'a> {
         let holder = PathBuf::from("/proc/self/exe").canonicalize()?;
         let exe = self.dir.join(self.label);
         let args: [OsString; 3] = ["take-over".into(), self.dir.into(), exe.into()];
-        let held: Vec<(Place, BorrowedFd<'_>)> = self
+        let held: Vec<(ListenAddr, BorrowedFd<'_>)> = self
             .listeners
             .iter()
-            .map(|(place, listener)| (place.clone(), listener.as_fd()))
+            .map(|(listen_addr, listener)| (listen_addr.clone(), listener.as_fd()))
             .collect();
         let lock = self.lock.as_fd();
-        (self.link, self.holder_pid) =
-            Link::replace_holder(&holder, &args, lock, &held, obey(&self.ring)?)?;
+        (self.channel, self.holder_pid) =
+            HolderChannel::replace_holder(&holder, &args, lock, &held, obey(&self.ring)?)?;
         self.note(&format!("holder {}", self.holder_pid))
     }
 
@@ -350,19 +353,19 @@ impl<'a> Daemon<'a> {
                 Err(error) => (format!("{:?}", error.kind()), None),
             },
             "release" => {
-                let place = parse(rest);
-                self.listeners.retain(|(held, _)| *held != place);
-                self.link.release(&place)?;
+                let listen_addr = parse(rest);
+                self.listeners.retain(|(held, _)| *held != listen_addr);
+                self.channel.release(&listen_addr)?;
                 ("released".into(), None)
             }
             "replace" => {
                 let mut paths = rest.split(' ').map(Path::new);
                 let exe = paths.next().unwrap_or(Path::new(""));
-                self.link.replace(exe, paths.next())?;
+                self.channel.replace(exe, paths.next())?;
                 ("asked".into(), None)
             }
             "pulse" => {
-                self.link.pulse()?;
+                self.channel.pulse()?;
                 ("pulsed".into(), None)
             }
             "hang-up" => {
@@ -392,7 +395,7 @@ impl<'a> Daemon<'a> {
             }
             "store" => {
                 let stored = self.store.as_ref().and_then(|store| {
-                    store.add(&Place::Tcp(([127, 0, 0, 1], 0).into()), connection.as_fd())
+                    store.add(&ListenAddr::Tcp(([127, 0, 0, 1], 0).into()), connection.as_fd())
                 });
                 let stored = stored.ok_or(io::ErrorKind::StorageFull)?;
                 let state = hex_bytes(rest)?;
@@ -422,7 +425,7 @@ impl<'a> Daemon<'a> {
             }
             "die" => return Ok(Some(self.die())),
             "stop" => {
-                self.link.ending()?;
+                self.channel.ending()?;
                 self.note("ending")?;
                 // The listeners are kept open here: that they are closed is the holder's doing.
                 wait_for(&self.dir.join("go"));
@@ -456,13 +459,13 @@ fn obey(
     })
 }
 
-fn parse(spec: &str) -> Place {
+fn parse(spec: &str) -> ListenAddr {
     match spec.split(' ').collect::<Vec<_>>()[..] {
         ["tcp", address] => {
-            Place::Tcp(address.parse::<SocketAddr>().expect("the test writes addresses"))
+            ListenAddr::Tcp(address.parse::<SocketAddr>().expect("the test writes addresses"))
         }
-        ["unix", dir, name] => Place::Unix { dir: dir.into(), name: name.into() },
-        _ => unreachable!("the test writes places"),
+        ["unix", dir, name] => ListenAddr::Unix { dir: dir.into(), name: name.into() },
+        _ => unreachable!("the test writes addresses"),
     }
 }
 

@@ -2,11 +2,11 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn a_place() -> impl Strategy<Value = Place> {
+fn a_place() -> impl Strategy<Value = ListenAddr> {
     prop_oneof![
-        any::<std::net::SocketAddrV4>().prop_map(|address| Place::Tcp(address.into())),
+        any::<std::net::SocketAddrV4>().prop_map(|address| ListenAddr::Tcp(address.into())),
         ("[a-z/]{1,200}", "[a-z.]{1,20}")
-            .prop_map(|(dir, name)| Place::Unix { dir: dir.into(), name }),
+            .prop_map(|(dir, name)| ListenAddr::Unix { dir: dir.into(), name }),
     ]
 }
 
@@ -15,9 +15,12 @@ fn a_word() -> impl Strategy<Value = ToHolder> {
         any::<(u32, bool, u32)>().prop_map(|(version, stderr, listeners)| {
             ToHolder::Handover { version, stderr, listeners }
         }),
-        prop::collection::vec(a_place(), 0..20).prop_map(|places| ToHolder::Listeners { places }),
-        (any::<u64>(), a_place()).prop_map(|(request, place)| ToHolder::Bind { request, place }),
-        (any::<u64>(), a_place()).prop_map(|(request, place)| ToHolder::Release { request, place }),
+        prop::collection::vec(a_place(), 0..20)
+            .prop_map(|listen_addrs| ToHolder::Listeners { listen_addrs }),
+        (any::<u64>(), a_place())
+            .prop_map(|(request, listen_addr)| ToHolder::Bind { request, listen_addr }),
+        (any::<u64>(), a_place())
+            .prop_map(|(request, listen_addr)| ToHolder::Release { request, listen_addr }),
         any::<(u64, u32)>().prop_map(|(request, holder)| ToHolder::Ready { request, holder }),
         any::<(u32, bool, u32, Vec<u8>)>().prop_map(|(version, stderr, listeners, last_output)| {
             ToHolder::Resume { version, stderr, listeners, last_output }
@@ -31,17 +34,19 @@ fn a_word() -> impl Strategy<Value = ToHolder> {
         Just(ToHolder::Prepared),
         any::<u64>().prop_map(|request| ToHolder::HandedOver { request }),
         Just(ToHolder::Pulse),
-        prop::collection::vec(a_place(), 0..20).prop_map(|places| ToHolder::Connections { places }),
+        prop::collection::vec(a_place(), 0..20)
+            .prop_map(|listen_addrs| ToHolder::Connections { listen_addrs }),
         responses().prop_map(|responses| ToHolder::Responses { responses }),
         any::<u32>().prop_map(|format| ToHolder::ShareMemory { format }),
-        (any::<u32>(), a_place()).prop_map(|(slot, place)| ToHolder::Store { slot, place }),
+        (any::<u32>(), a_place())
+            .prop_map(|(slot, listen_addr)| ToHolder::Store { slot, listen_addr }),
         any::<u32>().prop_map(|slot| ToHolder::Forget { slot }),
     ]
 }
 
 fn responses() -> impl Strategy<Value = Vec<Unfinished>> {
     let response = (a_place(), any::<Vec<u8>>());
-    let unfinished = response.prop_map(|(place, state)| Unfinished { place, state });
+    let unfinished = response.prop_map(|(listen_addr, state)| Unfinished { listen_addr, state });
     prop::collection::vec(unfinished, 0..5)
 }
 
@@ -63,7 +68,8 @@ fn an_order() -> impl Strategy<Value = ToDaemon> {
                 }
             }
         ),
-        prop::collection::vec(a_place(), 0..20).prop_map(|places| ToDaemon::Listeners { places }),
+        prop::collection::vec(a_place(), 0..20)
+            .prop_map(|listen_addrs| ToDaemon::Listeners { listen_addrs }),
         any::<(u32, u32)>()
             .prop_map(|(version, holder_pid)| ToDaemon::TakenOver { version, holder_pid }),
         any::<u64>().prop_map(|request| ToDaemon::Done { request, result: Ok(()) }),
@@ -75,7 +81,8 @@ fn an_order() -> impl Strategy<Value = ToDaemon> {
         ".{0,40}".prop_map(|why| ToDaemon::ReexecFailed { why }),
         Just(ToDaemon::Serve),
         Just(ToDaemon::HandOver),
-        prop::collection::vec(a_place(), 0..20).prop_map(|places| ToDaemon::Connections { places }),
+        prop::collection::vec(a_place(), 0..20)
+            .prop_map(|listen_addrs| ToDaemon::Connections { listen_addrs }),
         responses().prop_map(|responses| ToDaemon::Responses { responses }),
         responses().prop_map(|connections| ToDaemon::Interrupted { connections }),
     ]
@@ -98,14 +105,14 @@ proptest! {
 
     #[test]
     fn lists_hold_everything_in_order(lengths in prop::collection::vec(0..4096_usize, 0..200)) {
-        let place = |length: usize| Place::Unix { dir: "d".repeat(length).into(), name: "s".into() };
-        let held: Vec<_> = lengths.into_iter().map(place).zip(0_u16..).collect();
+        let listen_addr = |length: usize| ListenAddr::Unix { dir: "d".repeat(length).into(), name: "s".into() };
+        let held: Vec<_> = lengths.into_iter().map(listen_addr).zip(0_u16..).collect();
         let lists = lists(&held);
         prop_assert_eq!(&lists.concat(), &held);
         for list in lists {
             prop_assert!(list.len() <= MAX_DESCRIPTORS);
-            let places = list.iter().map(|(place, _)| place.clone()).collect();
-            let message = ToDaemon::Listeners { places };
+            let listen_addrs = list.iter().map(|(listen_addr, _)| listen_addr.clone()).collect();
+            let message = ToDaemon::Listeners { listen_addrs };
             prop_assert!(encode(&message).len() <= MAX_BYTES);
         }
     }
@@ -129,21 +136,21 @@ fn version_1_daemons_support_holder_version_1() {
 fn an_error_keeps_its_kind() {
     let taken = io::Error::from_raw_os_error(rustix::io::Errno::ADDRINUSE.raw_os_error());
     assert_eq!(io::Error::from(Refusal::from(taken)).kind(), io::ErrorKind::AddrInUse);
-    let other = io::Error::from(Refusal::from(io::Error::other("no such place")));
-    assert_eq!(other.to_string(), "no such place");
+    let other = io::Error::from(Refusal::from(io::Error::other("no such address")));
+    assert_eq!(other.to_string(), "no such address");
 }
 
 #[test]
 fn the_bytes_are_those_of_earlier_versions() {
-    let tcp = Place::Tcp(([127, 0, 0, 1], 80).into());
-    let unix = Place::Unix { dir: "/r".into(), name: "s".into() };
+    let tcp = ListenAddr::Tcp(([127, 0, 0, 1], 80).into());
+    let unix = ListenAddr::Unix { dir: "/r".into(), name: "s".into() };
     let check = |bytes: Vec<u8>, expected: &[u8]| assert_eq!(bytes, expected);
     check(
-        encode(&ToHolder::Bind { request: 7, place: tcp }),
+        encode(&ToHolder::Bind { request: 7, listen_addr: tcp }),
         b"\x02\x07\0\0\0\0\0\0\0\0\x0c\0\0\x00127.0.0.1:80",
     );
     check(
-        encode(&ToHolder::Connections { places: vec![unix] }),
+        encode(&ToHolder::Connections { listen_addrs: vec![unix] }),
         b"\x80\x01\0\0\0\x01\x02\0\0\0/r\x01\0\0\0s",
     );
     check(

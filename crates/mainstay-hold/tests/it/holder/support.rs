@@ -42,8 +42,11 @@ impl Bench {
             fs::create_dir(dir.join(name)).unwrap();
         }
         let run = dir.join("run");
-        fs::write(dir.join("places"), format!("tcp 127.0.0.1:0\nunix {} {SOCKET}", run.display()))
-            .unwrap();
+        fs::write(
+            dir.join("listen_addrs"),
+            format!("tcp 127.0.0.1:0\nunix {} {SOCKET}", run.display()),
+        )
+        .unwrap();
         let bench = Self { dir, holders: Vec::new(), _temp: temp };
         bench.program("v1", "v1", "");
         bench

@@ -4,7 +4,7 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 
 use bytes::Bytes;
-use mainstay_hold::holder::{self, Place};
+use mainstay_hold::holder::{self, ListenAddr};
 pub use mainstay_hold::holder::{CLOSE as STREAMING, IDLE, MAX_DATA, RESPONSE};
 
 /// Keeps copies of connections outside this process.
@@ -34,11 +34,11 @@ pub trait StoredConnection: fmt::Debug + Send + Sync {
     fn renew(&self, socket: BorrowedFd<'_>);
 }
 
-/// The holder, for connections that were accepted at a place.
-impl ConnectionStore for (holder::ConnectionStore, Place) {
+/// The holder, for connections that were accepted at an address.
+impl ConnectionStore for (holder::ConnectionStore, ListenAddr) {
     fn add(&self, socket: BorrowedFd<'_>) -> Option<Box<dyn StoredConnection>> {
-        let (store, place) = self;
-        Some(Box::new(store.add(place, socket)?))
+        let (store, listen_addr) = self;
+        Some(Box::new(store.add(listen_addr, socket)?))
     }
 }
 

@@ -25,7 +25,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, pidfd_send_s
 pub use self::start::{StartInfo, Welcome};
 use self::start::{hand_over, read_welcome};
 pub(super) use self::start::{next, read_listeners, send_list, unexpected};
-use super::Place;
+use super::ListenAddr;
 use super::message::{self, ToDaemon, ToHolder, Unfinished, VERSION};
 use super::packet::{self, Buffer};
 use crate::descriptors;
@@ -36,13 +36,13 @@ use crate::limits::{HOLDER_EXIT, KILL};
 pub enum HolderEvent {
     /// The old daemon has handed over or exited: a standby serves now.
     Serve,
-    /// A successor is prepared: hand over, then call [`Link::handed_over`]. If that fails, the holder has died, and
-    /// the successor may serve or not: kill it ([`Link::kill_successor`]), start another holder, and exit.
+    /// A successor is prepared: hand over, then call [`HolderChannel::handed_over`]. If that fails, the holder has died, and
+    /// the successor may serve or not: kill it ([`HolderChannel::kill_successor`]), start another holder, and exit.
     HandOver,
     /// There will be no successor, and why. A daemon that has not handed over continues.
     NotReplaced(String),
     /// The holder has died, and with it any replacement that was in progress. A daemon that serves
-    /// starts another one ([`Link::replace_holder`]); a standby exits.
+    /// starts another one ([`HolderChannel::replace_holder`]); a standby exits.
     HolderGone,
     /// The holder is alive but has closed this daemon's socket, and starts another daemon. This daemon must
     /// exit and must not start a holder.
@@ -55,7 +55,7 @@ pub enum HolderEvent {
 #[derive(Debug)]
 pub struct Inherited {
     /// The listener that accepted it.
-    pub place: Place,
+    pub listen_addr: ListenAddr,
     /// What the earlier daemon left to do.
     pub state: InheritedState,
     /// The connection itself.
@@ -67,7 +67,7 @@ pub struct Inherited {
 pub enum InheritedState {
     /// It was handed over, and no client waits.
     Idle,
-    /// It was handed over with an unfinished response, see [`Link::pass_responses`].
+    /// It was handed over with an unfinished response, see [`HolderChannel::pass_responses`].
     Response(Vec<u8>),
     /// The daemon was killed, and had [recorded](super::StoredConnection::record) this.
     Interrupted(Vec<u8>),
@@ -75,7 +75,7 @@ pub enum InheritedState {
 
 /// The daemon's connection to its holder; clones share it.
 #[derive(Debug, Clone)]
-pub struct Link(Arc<Shared>);
+pub struct HolderChannel(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -98,9 +98,9 @@ struct Pending {
 
 type Answer = io::Result<Option<OwnedFd>>;
 
-impl Link {
+impl HolderChannel {
     /// Reads the welcome. A thread then calls `handle` for every event, the last of which is
-    /// [`HolderEvent::HolderGone`] or [`HolderEvent::Disconnected`]. `handle` must not wait for answers of this link.
+    /// [`HolderEvent::HolderGone`] or [`HolderEvent::Disconnected`]. `handle` must not wait for answers of this channel.
     pub fn connect(
         socket: OwnedFd,
         handle: impl FnMut(HolderEvent) + Send + 'static,
@@ -108,22 +108,22 @@ impl Link {
         let mut buffer = Buffer::new();
         let (welcome, interrupted) = read_welcome(socket.as_fd(), &mut buffer)?;
         let holder = open_parent(welcome.holder_pid)?;
-        let link = Self::start(socket, holder, buffer, handle, || ())?;
-        lock(&link.0.inherited).extend(inherited(interrupted, InheritedState::Interrupted));
-        Ok((link, welcome))
+        let channel = Self::start(socket, holder, buffer, handle, || ())?;
+        lock(&channel.0.inherited).extend(inherited(interrupted, InheritedState::Interrupted));
+        Ok((channel, welcome))
     }
 
-    /// Opens a listener, or returns the one that is open at this place already.
-    pub fn bind(&self, place: &Place) -> io::Result<OwnedFd> {
-        let place = place.clone();
-        let answer = self.request(|request| ToHolder::Bind { request, place })?;
+    /// Opens a listener, or returns the one that is open at this address already.
+    pub fn bind(&self, listen_addr: &ListenAddr) -> io::Result<OwnedFd> {
+        let listen_addr = listen_addr.clone();
+        let answer = self.request(|request| ToHolder::Bind { request, listen_addr })?;
         answer.ok_or_else(|| unexpected("the listener is missing"))
     }
 
     /// Closes a listener. It is closed, and a unix socket's file removed, when this returns.
-    pub fn release(&self, place: &Place) -> io::Result<()> {
-        let place = place.clone();
-        self.request(|request| ToHolder::Release { request, place }).map(drop)
+    pub fn release(&self, listen_addr: &ListenAddr) -> io::Result<()> {
+        let listen_addr = listen_addr.clone();
+        self.request(|request| ToHolder::Release { request, listen_addr }).map(drop)
     }
 
     /// A standby could serve now; it then waits for [`HolderEvent::Serve`].
@@ -154,8 +154,8 @@ impl Link {
     }
 
     /// Passes idle connections to the successor, before [`handed_over`](Self::handed_over).
-    pub fn pass_connections(&self, connections: &[(Place, BorrowedFd<'_>)]) -> io::Result<()> {
-        let message = |places| ToHolder::Connections { places };
+    pub fn pass_connections(&self, connections: &[(ListenAddr, BorrowedFd<'_>)]) -> io::Result<()> {
+        let message = |listen_addrs| ToHolder::Connections { listen_addrs };
         send_list(self.0.socket.as_fd(), connections, message, SendFlags::empty())
     }
 
@@ -203,7 +203,7 @@ impl Link {
         exe: &Path,
         args: &[OsString],
         lock: BorrowedFd<'_>,
-        held: &[(Place, BorrowedFd<'_>)],
+        held: &[(ListenAddr, BorrowedFd<'_>)],
         handle: impl FnMut(HolderEvent) + Send + 'static,
     ) -> io::Result<(Self, u32)> {
         let (socket, theirs) = packet::pair()?;
@@ -241,9 +241,9 @@ impl Link {
             inherited: Mutex::default(),
             successor: Mutex::default(),
         });
-        let link = Self(Arc::clone(&shared));
+        let channel = Self(Arc::clone(&shared));
         let receive = move || {
-            link.receive(buffer, handle);
+            channel.receive(buffer, handle);
             after();
         };
         thread::Builder::new().name("holder".into()).spawn(receive)?;
@@ -292,9 +292,9 @@ impl Link {
                 Ok(Some(ToDaemon::ReexecFailed { why })) => {
                     handle(HolderEvent::HolderReexecuted(Err(why)));
                 }
-                Ok(Some(ToDaemon::Connections { places })) => {
-                    let idle = |place| Unfinished { place, state: Vec::new() };
-                    inherit(places.into_iter().map(idle).collect(), |_| InheritedState::Idle);
+                Ok(Some(ToDaemon::Connections { listen_addrs })) => {
+                    let idle = |listen_addr| Unfinished { listen_addr, state: Vec::new() };
+                    inherit(listen_addrs.into_iter().map(idle).collect(), |_| InheritedState::Idle);
                 }
                 Ok(Some(ToDaemon::Responses { responses })) => {
                     inherit(responses, InheritedState::Response);
@@ -328,8 +328,8 @@ fn inherited(
     all: impl IntoIterator<Item = (Unfinished, OwnedFd)>,
     state_of: fn(Vec<u8>) -> InheritedState,
 ) -> impl Iterator<Item = Inherited> {
-    all.into_iter().map(move |(Unfinished { place, state }, socket)| Inherited {
-        place,
+    all.into_iter().map(move |(Unfinished { listen_addr, state }, socket)| Inherited {
+        listen_addr,
         state: state_of(state),
         socket,
     })

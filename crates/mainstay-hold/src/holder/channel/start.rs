@@ -11,7 +11,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
 use crate::codec::{Field, length};
-use crate::holder::Place;
+use crate::holder::ListenAddr;
 use crate::holder::message::{self, CHECKS_SENDER, ToDaemon, ToHolder, Unfinished, VERSION};
 use crate::holder::packet::{self, Buffer, Packet};
 use crate::limits::TAKE_OVER;
@@ -24,7 +24,7 @@ pub struct Welcome {
     /// The instance lock. While this is open the instance stays locked, even without the holder.
     pub lock: OwnedFd,
     /// The listeners that are open already.
-    pub listeners: Vec<(Place, OwnedFd)>,
+    pub listeners: Vec<(ListenAddr, OwnedFd)>,
     /// Why and how it was started.
     pub start: StartInfo,
 }
@@ -33,7 +33,7 @@ pub struct Welcome {
 #[derive(Debug, Clone)]
 pub struct StartInfo {
     /// Whether the holder is from Mainstay 0.1.0: it accepts commands from every process that has a copy of
-    /// the daemon's socket, and cannot execute another program. See [`Link::kill_holder`](super::Link::kill_holder).
+    /// the daemon's socket, and cannot execute another program. See [`HolderChannel::kill_holder`](super::HolderChannel::kill_holder).
     pub holder_is_outdated: bool,
     /// Whether another daemon serves: this one prepares, reports that and waits for
     /// [`HolderEvent::Serve`](super::HolderEvent::Serve).
@@ -42,7 +42,7 @@ pub struct StartInfo {
     pub replacement_failed: Option<String>,
     /// How the last daemon died, if it did, and its last lines.
     pub last_output: Option<String>,
-    /// How often [`Link::pulse`](super::Link::pulse) is expected, if the service manager has a watchdog.
+    /// How often [`HolderChannel::pulse`](super::HolderChannel::pulse) is expected, if the service manager has a watchdog.
     pub watchdog: Option<Duration>,
 }
 
@@ -119,19 +119,20 @@ pub(in crate::holder) fn read_listeners(
     socket: BorrowedFd<'_>,
     buffer: &mut Buffer,
     count: u32,
-) -> io::Result<Vec<(Place, OwnedFd)>> {
+) -> io::Result<Vec<(ListenAddr, OwnedFd)>> {
     let mut listeners = Vec::new();
     while listeners.len() < count as usize {
         let Packet { bytes, descriptors, .. } = next(socket, buffer)?;
         // The message is the same in both directions.
-        let Some(ToHolder::Listeners { places }) = message::decode(bytes).map_err(unexpected)?
+        let Some(ToHolder::Listeners { listen_addrs }) =
+            message::decode(bytes).map_err(unexpected)?
         else {
             return Err(unexpected("listeners are missing"));
         };
-        if places.is_empty() || places.len() != descriptors.len() {
-            return Err(unexpected("places and listeners differ in number"));
+        if listen_addrs.is_empty() || listen_addrs.len() != descriptors.len() {
+            return Err(unexpected("addresses and listeners differ in number"));
         }
-        listeners.extend(places.into_iter().zip(descriptors));
+        listeners.extend(listen_addrs.into_iter().zip(descriptors));
     }
     Ok(listeners)
 }
@@ -149,7 +150,7 @@ pub(super) fn hand_over(
     socket: BorrowedFd<'_>,
     buffer: &mut Buffer,
     lock: BorrowedFd<'_>,
-    held: &[(Place, BorrowedFd<'_>)],
+    held: &[(ListenAddr, BorrowedFd<'_>)],
 ) -> io::Result<u32> {
     set_socket_timeout(socket, Timeout::Send, Some(TAKE_OVER))?;
     set_socket_timeout(socket, Timeout::Recv, Some(TAKE_OVER))?;
@@ -163,7 +164,12 @@ pub(super) fn hand_over(
     let mut descriptors = vec![lock, process.as_fd()];
     descriptors.extend(stderr.as_ref().map(AsFd::as_fd));
     packet::send(socket, &message::encode(&handover), &descriptors, SendFlags::empty())?;
-    send_list(socket, held, |places| ToHolder::Listeners { places }, SendFlags::empty())?;
+    send_list(
+        socket,
+        held,
+        |listen_addrs| ToHolder::Listeners { listen_addrs },
+        SendFlags::empty(),
+    )?;
     let answer = message::decode(next(socket, buffer)?.bytes).map_err(unexpected)?;
     let holder_pid = match answer {
         Some(ToDaemon::TakenOver { version: 1.., holder_pid }) => holder_pid,
