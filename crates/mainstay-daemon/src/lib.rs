@@ -132,13 +132,13 @@ pub fn run(
         .event_interval(EVENT_INTERVAL)
         .build()
         .map_err(RunError::Runtime)?;
-    let ended = runtime.block_on(live(config, holder, holder_events));
+    let ended = runtime.block_on(run_to_end(config, holder, holder_events));
     runtime.shutdown_timeout(FLUSH);
     log.flush();
     ended
 }
 
-async fn live(
+async fn run_to_end(
     config: Config,
     holder: HolderClient,
     mut holder_events: HolderEvents,

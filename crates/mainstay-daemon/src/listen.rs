@@ -228,9 +228,9 @@ impl Listener {
     }
 
     /// Waits for the first attempt to bind, but not for long. An address in use is logged and retried.
-    pub(crate) async fn settle(&mut self) {
-        let settled = self.state.wait_for(|state| *state != ListenerState::No);
-        drop(timeout(FIRST_LISTENER, settled).await);
+    pub(crate) async fn bind_attempted(&mut self) {
+        let attempted = self.state.wait_for(|state| *state != ListenerState::No);
+        drop(timeout(FIRST_LISTENER, attempted).await);
     }
 
     /// Stops accepting now. The future resolves when requests in progress are answered.

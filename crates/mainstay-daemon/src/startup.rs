@@ -115,7 +115,7 @@ pub(crate) async fn build(config: Config, holder: HolderClient) -> Result<Daemon
         more.push((addr, listener.watch()));
         listeners.push(listener);
     }
-    listener.settle().await;
+    listener.bind_attempted().await;
     let listen = listener.watch();
     listeners.push(listener);
     context.clients.listen_at(listen.clone());

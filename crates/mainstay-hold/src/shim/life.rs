@@ -32,7 +32,7 @@ pub(super) enum Action {
     /// Send KILL to all of it.
     Kill,
     /// The run is over: count the survivors and report the end.
-    Settle,
+    Finish,
 }
 
 impl Life {
@@ -67,7 +67,7 @@ impl Life {
     /// No descendant is left.
     pub(super) fn childless(&mut self) -> Option<Action> {
         match self.phase {
-            Phase::Serving | Phase::Asked { .. } | Phase::Killing { .. } => Some(self.settle()),
+            Phase::Serving | Phase::Asked { .. } | Phase::Killing { .. } => Some(self.finish()),
             Phase::Over => None,
         }
     }
@@ -76,7 +76,7 @@ impl Life {
     pub(super) fn tick(&mut self, now: Instant) -> Option<Action> {
         match self.phase {
             Phase::Asked { kill_at } if now >= kill_at => Some(self.kill(now)),
-            Phase::Killing { give_up, .. } if now >= give_up => Some(self.settle()),
+            Phase::Killing { give_up, .. } if now >= give_up => Some(self.finish()),
             Phase::Killing { again_at, give_up } if now >= again_at => {
                 self.phase = Phase::Killing { again_at: now + KILL_EVERY, give_up };
                 Some(Action::Kill)
@@ -107,9 +107,9 @@ impl Life {
         Action::Kill
     }
 
-    fn settle(&mut self) -> Action {
+    fn finish(&mut self) -> Action {
         self.phase = Phase::Over;
-        Action::Settle
+        Action::Finish
     }
 }
 
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(life.deadline(), Some(now + KILL_EVERY));
         assert_eq!(life.tick(now), None);
         assert_eq!(life.tick(now + KILL_EVERY), Some(Action::Kill));
-        assert_eq!(life.childless(), Some(Action::Settle));
+        assert_eq!(life.childless(), Some(Action::Finish));
         assert_eq!((life.childless(), life.deadline()), (None, None));
     }
 
@@ -168,7 +168,7 @@ mod tests {
     fn unkillable_processes_are_given_up() {
         let (mut life, now) = start();
         assert_eq!(life.end(now, Duration::ZERO), Some(Action::Kill));
-        assert_eq!(life.tick(now + KILL_SERVER), Some(Action::Settle));
+        assert_eq!(life.tick(now + KILL_SERVER), Some(Action::Finish));
         assert_eq!((life.exited(now), life.end(now, GRACE)), (None, None));
     }
 }

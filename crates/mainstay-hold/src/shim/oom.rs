@@ -43,7 +43,7 @@ impl OomWatch {
         if let Some((file, victims)) = &mut self.0
             && let Some(count) = read(file)
         {
-            victims.note(now, count);
+            victims.record_count(now, count);
         }
     }
 
@@ -55,7 +55,7 @@ impl OomWatch {
 }
 
 impl Victims {
-    fn note(&mut self, now: Instant, count: u64) {
+    fn record_count(&mut self, now: Instant, count: u64) {
         if count > self.count {
             self.rose = Some(now);
         }
@@ -105,14 +105,14 @@ mod tests {
     fn only_a_rise_just_before_the_end_counts() {
         let start = crate::clock::now();
         let mut victims = Victims { count: 3, rose: None };
-        victims.note(start, 3);
+        victims.record_count(start, 3);
         assert!(!victims.rose_lately(start));
-        victims.note(start, 4);
-        victims.note(start, 4);
+        victims.record_count(start, 4);
+        victims.record_count(start, 4);
         assert!(victims.rose_lately(start), "the rise was seen at an earlier look");
         assert!(victims.rose_lately(start + DYING));
         assert!(!victims.rose_lately(start + 2 * DYING), "that was another victim");
-        victims.note(start + 3 * DYING, 5);
+        victims.record_count(start + 3 * DYING, 5);
         assert!(victims.rose_lately(start + 3 * DYING));
     }
 

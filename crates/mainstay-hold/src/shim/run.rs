@@ -308,7 +308,7 @@ impl Run {
         let _again = match action {
             Some(Action::Term) => tree::kill_all(own_pid(), Signal::TERM),
             Some(Action::Kill) => tree::kill_all(own_pid(), Signal::KILL),
-            Some(Action::Settle) => return self.settle(),
+            Some(Action::Finish) => return self.report_end(),
             None => return,
         };
     }
@@ -337,7 +337,7 @@ impl Run {
     }
 
     /// The run is over: reads the last output of the descendants and writes the record.
-    fn settle(&mut self) {
+    fn report_end(&mut self) {
         self.claim.end_cgroup();
         let left = if self.reaper.is_some() {
             tree::living_descendants(own_pid())
