@@ -113,13 +113,11 @@ impl fmt::Display for Id<'_> {
 /// Why a text is not a JSON-RPC message.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
-    /// It is not UTF-8.
     #[error("not UTF-8")]
     Encoding(#[source] Utf8Error),
     /// It is not a JSON object, or one with outer parts of the wrong type.
     #[error("not a JSON-RPC object")]
     Syntax(#[source] serde_json::Error),
-    /// It does not say `"jsonrpc": "2.0"`.
     #[error("the object does not say that it is JSON-RPC 2.0")]
     Version,
     /// The id is neither string nor number, or missing where it is needed.

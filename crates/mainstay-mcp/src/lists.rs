@@ -21,7 +21,6 @@ pub use self::kind::ListKind;
 pub use self::list::List;
 pub use self::walk::{Next, Walk};
 
-/// How many pages a list may have.
 pub const MAX_PAGES: usize = 1000;
 /// How many bytes all lists of a server may have together. No client can use more, and each server may take
 /// that much memory.
@@ -29,7 +28,6 @@ pub const MAX_BYTES: usize = 8 << 20;
 /// How many vanished tools are remembered; then the oldest are forgotten.
 const MAX_VANISHED: usize = 1000;
 
-/// The lists of one server.
 #[derive(Debug, Clone, Default)]
 pub struct Lists {
     copies: [Option<List>; ListKind::ALL.len()],
@@ -55,16 +53,13 @@ pub enum BadList {
     /// A page is not an object with items.
     #[error("the server's answer to `{method}` cannot be read")]
     Unreadable {
-        /// What was asked.
         method: &'static str,
         /// What is wrong with it; nothing if the items are missing.
         #[source]
         source: Option<serde_json::Error>,
     },
-    /// It has too many pages.
     #[error("the server's answers to `{0}` do not end after {MAX_PAGES} pages")]
     Endless(&'static str),
-    /// It is too large.
     #[error("the server's answers to `{0}` make more than {MAX_BYTES} bytes of lists")]
     TooLarge(&'static str),
 }

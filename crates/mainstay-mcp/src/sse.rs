@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-/// One event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     /// Its type; `None` stands for `message`.

@@ -6,11 +6,9 @@ use std::str::FromStr;
 /// A protocol version with a handshake, in order of age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ProtocolVersion {
-    /// 2024-11-05
     V2024_11_05,
     /// 2025-03-26, the only one with batches.
     V2025_03_26,
-    /// 2025-06-18
     V2025_06_18,
     /// 2025-11-25, the first whose clients expect an event without data at the start of a stream.
     V2025_11_25,

@@ -10,7 +10,6 @@ use mainstay_core::panics;
 pub struct CatchPanic<F: ?Sized>(Pin<Box<F>>);
 
 impl<F: Future> CatchPanic<F> {
-    /// Wraps a future.
     pub fn new(task: F) -> Self {
         Self(Box::pin(task))
     }

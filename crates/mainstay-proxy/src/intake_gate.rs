@@ -7,7 +7,6 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// A gate, which is open at first.
 #[derive(Debug, Default)]
 pub struct IntakeGate {
     is_closed: AtomicBool,
@@ -42,7 +41,6 @@ impl IntakeGate {
         self.inside() == 0
     }
 
-    /// How many requests are inside.
     pub(crate) fn inside(&self) -> usize {
         self.inside.load(Ordering::SeqCst)
     }
@@ -52,7 +50,6 @@ impl IntakeGate {
         self.inside.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// A request leaves.
     pub(crate) fn step_out(&self) {
         self.inside.fetch_sub(1, Ordering::SeqCst);
     }

@@ -7,8 +7,6 @@
 //!
 //! It speaks the protocol versions with a handshake, 2024-11-05 to 2025-11-25.
 
-#![warn(missing_docs)]
-
 pub mod bridge;
 mod catch_panic;
 pub mod front;

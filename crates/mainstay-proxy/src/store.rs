@@ -11,7 +11,6 @@ pub type Written = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub type RecordLookup =
     Pin<Box<dyn Future<Output = Result<Option<SessionRecord>, Unreadable>> + Send>>;
 
-/// The records cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("sessions cannot be read from disk")]
 pub struct Unreadable;

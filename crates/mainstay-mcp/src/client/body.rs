@@ -5,7 +5,6 @@ use bytes::{Bytes, BytesMut};
 use super::chunked::{BadChunk, Chunked};
 use super::head::Framing;
 
-/// The state of reading one body.
 #[derive(Debug)]
 pub(super) enum Body {
     /// So many bytes are to come.

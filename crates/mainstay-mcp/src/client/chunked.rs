@@ -12,13 +12,10 @@ const MAX_TRAILERS: usize = 64 << 10;
 /// The body is not chunked correctly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadChunk {
-    /// The size of a chunk is not a number.
     #[error("the size of a chunk is not a hexadecimal number")]
     Size,
-    /// A chunk is longer than its size.
     #[error("a chunk does not end where it should")]
     End,
-    /// A line does not end, or there are too many.
     #[error("what surrounds the chunks is too long")]
     TooLong,
 }

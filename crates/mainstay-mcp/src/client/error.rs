@@ -8,22 +8,16 @@ use super::connector::ConnectError;
 use super::head::HeadError;
 use super::request::BadHeader;
 
-/// Why a request has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// The request cannot be written.
     #[error("the request cannot be sent")]
     BadHeader(#[from] BadHeader),
-    /// The name of the server has no address.
     #[error("no address found for `{host}`")]
     Resolve {
-        /// The name.
         host: String,
-        /// The error of the system.
         #[source]
         source: io::Error,
     },
-    /// No address accepted a connection.
     #[error("cannot connect to {}", any_of(.tried))]
     Connect {
         /// The addresses, in the order in which they were tried.
@@ -32,12 +26,9 @@ pub enum SendError {
         #[source]
         source: io::Error,
     },
-    /// The TLS handshake failed.
     #[error("no secure connection to `{name}`")]
     Tls {
-        /// The expected name of the server.
         name: String,
-        /// What went wrong.
         #[source]
         source: io::Error,
     },
@@ -50,7 +41,6 @@ pub enum SendError {
     /// Something of the request was written, and the response is not HTTP.
     #[error("the server answered with something else than HTTP")]
     Protocol(#[from] HeadError),
-    /// No connection could be made.
     #[error("no connection could be made")]
     NoConnection(#[source] ConnectError),
 }
@@ -74,16 +64,10 @@ impl SendError {
 /// Why a body has no end.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
-    /// The connection ended first.
     #[error("the server closed the connection in the middle of its answer")]
     Cut(#[source] Option<io::Error>),
-    /// It is longer than the caller takes.
     #[error("the answer is longer than {limit} bytes")]
-    TooLong {
-        /// What the caller takes.
-        limit: usize,
-    },
-    /// Its chunks are invalid.
+    TooLong { limit: usize },
     #[error("the server's answer is garbled")]
     Garbled(#[from] BadChunk),
 }

@@ -25,7 +25,6 @@ pub(super) const READ: usize = 4 << 10;
 pub(super) struct Answer {
     pub(super) head: Head,
     pub(super) text: Bytes,
-    /// The beginning of the body.
     pub(super) rest: BytesMut,
 }
 

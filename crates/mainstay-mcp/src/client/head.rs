@@ -53,10 +53,8 @@ pub enum HeadError {
     /// It is not HTTP/1.
     #[error("not an HTTP/1 response: {0}")]
     NotHttp(httparse::Error),
-    /// It does not end.
     #[error("a response head longer than {MAX_HEAD} bytes")]
     TooLong,
-    /// It has too many headers.
     #[error("a response head with more than {MAX_HEADERS} headers")]
     TooManyHeaders,
     /// The length of the body is not a number, or there are several.

@@ -89,7 +89,6 @@ impl Client {
         Self { shared: Arc::new(Shared { target, dialer, pool: Arc::default() }) }
     }
 
-    /// Where requests go.
     pub fn target(&self) -> &Target {
         &self.shared.target
     }

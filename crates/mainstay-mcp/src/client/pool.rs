@@ -24,7 +24,6 @@ const MOST: usize = 256;
 /// How much memory one call gets at first. Twice as much is not kept.
 pub(super) const ROOM: usize = 4 << 10;
 
-/// Idle connections to one server.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     state: Mutex<State>,

@@ -53,7 +53,6 @@ pub enum Method {
 /// A header cannot be part of a request. Its value may be a secret, so the error names no value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadHeader {
-    /// The name has characters that no name may have.
     #[error("`{}` is not a valid header name", .0.escape_debug())]
     Name(String),
     /// The value has a line break or another control character.

@@ -34,22 +34,17 @@ pub(super) enum Place {
 /// Why nothing can be sent to a target.
 #[derive(Debug, thiserror::Error)]
 pub enum BadTarget {
-    /// No address is known.
     #[error("no address is known")]
     NoAddress,
-    /// The path cannot be part of a request.
     #[error("`{}` is not a valid path", .0.escape_debug())]
     Path(String),
     /// The URL cannot be read. It may hold a secret, so it is not shown.
     #[error("the URL is not valid")]
     Url(#[source] InvalidUri),
-    /// Another scheme.
     #[error("the URL does not begin with `http://` or `https://`")]
     Scheme,
-    /// The URL names a user.
     #[error("the URL holds a user name or a password; send them in a header")]
     UserInfo,
-    /// The host name is invalid.
     #[error("`{}` is not a valid host name", .0.escape_debug())]
     Host(String),
     /// A header cannot be sent.

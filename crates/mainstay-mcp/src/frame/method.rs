@@ -13,7 +13,6 @@ macro_rules! methods {
         }
 
         impl Method {
-            /// Its name.
             pub fn as_str(&self) -> &str {
                 match self {
                     $(Self::$variant => $name,)*

@@ -24,7 +24,6 @@ pub struct Parsed {
     payload: Option<Span>,
 }
 
-/// What a message is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A call that wants an answer.
@@ -84,7 +83,6 @@ impl Parsed {
         self.text
     }
 
-    /// What it is.
     pub fn kind(&self) -> Kind {
         self.kind
     }

@@ -29,7 +29,6 @@ impl Span {
         Self { start, end: start }
     }
 
-    /// As a range of bytes.
     pub fn range(self) -> Range<usize> {
         self.start..self.end
     }

@@ -6,13 +6,11 @@ use serde_json::value::RawValue;
 
 use super::Id;
 
-/// Writes a request.
 pub fn request(id: u64, method: &str, params: Option<&RawValue>) -> Bytes {
     let id = id.to_string();
     call(Some(Id(&id)), method, params.map(RawValue::get))
 }
 
-/// Writes a notification.
 pub fn notification(method: &str, params: Option<&RawValue>) -> Bytes {
     call(None, method, params.map(RawValue::get))
 }
@@ -66,7 +64,6 @@ pub fn empty_result(id: Id<'_>) -> Bytes {
     result_text(id, b"{}")
 }
 
-/// Writes an answer with an error.
 pub fn error(id: Id<'_>, code: i64, message: &str) -> Bytes {
     error_text(id, json(&Refusal::<()> { code, message, data: None }).as_bytes())
 }
@@ -91,7 +88,6 @@ pub(super) fn text_item(text: &str) -> String {
     [r#"{"type":"text","text":"#, &json(text), "}"].concat()
 }
 
-/// A value as JSON.
 pub(super) fn json<T: Serialize + ?Sized>(value: &T) -> String {
     serde_json::to_string(value).expect("the value can be written as JSON")
 }

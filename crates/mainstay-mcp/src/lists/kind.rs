@@ -9,18 +9,13 @@ use crate::frame::{self, Method};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ListKind {
-    /// The tools.
     Tools,
-    /// The prompts.
     Prompts,
-    /// The resources.
     Resources,
-    /// The templates of resources.
     ResourceTemplates,
 }
 
 impl ListKind {
-    /// All of them.
     pub const ALL: [Self; 4] =
         [Self::Tools, Self::Prompts, Self::Resources, Self::ResourceTemplates];
 
@@ -29,7 +24,6 @@ impl ListKind {
         Self::ALL.into_iter().find(|kind| kind.method() == method.as_str())
     }
 
-    /// The method that asks for it.
     pub fn method(self) -> &'static str {
         match self {
             Self::Tools => "tools/list",

@@ -36,7 +36,6 @@ impl List {
         Some(self.pages.get(number).cloned().unwrap_or_else(|| self.empty_page()))
     }
 
-    /// The names of its items.
     pub fn names(&self) -> &BTreeSet<String> {
         &self.names
     }
@@ -101,7 +100,6 @@ fn unreadable(kind: ListKind, error: serde_json::Error) -> BadList {
 /// What is known of the pages read so far.
 #[derive(Default)]
 struct Reading {
-    /// The hashes of the items.
     items: Vec<u64>,
     names: BTreeSet<String>,
     read_only: BTreeSet<String>,

@@ -35,7 +35,6 @@ impl Walk {
         Self { kind, pages: Vec::new(), bytes: 0, asked: HashSet::new() }
     }
 
-    /// The list that is fetched.
     pub fn kind(&self) -> ListKind {
         self.kind
     }

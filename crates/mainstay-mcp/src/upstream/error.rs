@@ -10,23 +10,17 @@ use crate::client::SendError;
 /// Why an upstream request has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum UpstreamError {
-    /// The server went away.
     #[error("the server went away before {}", missed(.method, *.sent))]
     Closed {
-        /// The method of the request.
         method: String,
         /// Whether the request was on its way: its line was handed to the link, or its first byte
         /// may have been written. Then it is unknown whether the server acted on it.
         sent: bool,
     },
-    /// The server answered with an error of its own.
     #[error("the server answered `{method}` with error {code}: {message}")]
     Rpc {
-        /// The method of the request.
         method: String,
-        /// The JSON-RPC error code.
         code: i64,
-        /// The server's words.
         message: String,
         /// More about it, as the server wrote it.
         data: Option<Box<RawValue>>,
@@ -39,34 +33,15 @@ pub enum UpstreamError {
     Protocol(String),
     /// The request is longer than a line may be, so it was not sent.
     #[error("`{method}` is too large: {bytes} bytes, at most {MAX_LINE} fit on a line")]
-    TooLarge {
-        /// The method of the request.
-        method: String,
-        /// Its length.
-        bytes: usize,
-    },
-    /// The server answered with an HTTP error.
+    TooLarge { method: String, bytes: usize },
     #[error("the server answered `{method}` with HTTP status {status}{}", said(.body))]
-    Http {
-        /// The method of the request.
-        method: String,
-        /// The HTTP status code.
-        status: u16,
-        /// The beginning of the body.
-        body: String,
-    },
-    /// The HTTP server no longer knows the session.
+    Http { method: String, status: u16, body: String },
     #[error("the server no longer knows the session in which `{method}` was sent")]
-    SessionLost {
-        /// The method of the request.
-        method: String,
-    },
+    SessionLost { method: String },
     /// The HTTP server could not be reached, so the request was not sent.
     #[error("`{method}` cannot be sent: {}", with_cause(.source))]
     Connect {
-        /// The method of the request.
         method: String,
-        /// What stood in the way.
         #[source]
         source: SendError,
     },

@@ -20,11 +20,8 @@ pub struct Identity {
 /// The answer of a server to `initialize`. A later daemon continues the session with it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Hello {
-    /// The protocol version agreed on.
     pub protocol_version: String,
-    /// The server's name for itself.
     pub server_name: Option<String>,
-    /// Its version.
     pub server_version: Option<String>,
     /// The whole result, as the server wrote it.
     pub result: Box<RawValue>,
@@ -60,7 +57,6 @@ impl Hello {
     }
 }
 
-/// The parameters of `initialize`.
 pub fn params(identity: &Identity) -> Box<RawValue> {
     params_with(identity, CAPABILITIES)
 }

@@ -46,7 +46,6 @@ pub struct LineLink {
     pub interruptions: Option<watch::Receiver<Interruption>>,
 }
 
-/// The connection to a server.
 #[derive(Debug)]
 pub enum Link {
     /// A stdio server.
@@ -65,7 +64,7 @@ pub fn first_id(epoch: u32) -> u64 {
 }
 
 /// The result in an answer of the server.
-pub fn settled(method: &str, answer: &Parsed) -> Result<Box<RawValue>, UpstreamError> {
+pub fn result_of(method: &str, answer: &Parsed) -> Result<Box<RawValue>, UpstreamError> {
     #[derive(Deserialize)]
     struct RpcError {
         code: i64,

@@ -47,7 +47,6 @@ pub(super) struct Exchange {
     memory: Memory,
 }
 
-/// The outcome of `initialize`.
 pub(super) struct Opened {
     pub(super) answer: Bytes,
     /// Id and protocol version, if it succeeded.

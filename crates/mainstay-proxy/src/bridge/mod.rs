@@ -53,10 +53,8 @@ const CLOSE: Duration = Duration::from_secs(1);
 /// The answer to requests that were not answered by then.
 const CLOSED: &str = "the connection was closed before there was an answer";
 
-/// Why a bridge ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum BridgeError {
-    /// The client does not read.
     #[error("the client's input cannot be written to")]
     Output(#[source] io::Error),
     /// There will be no connection.
@@ -67,22 +65,17 @@ pub enum BridgeError {
     SessionLost(String),
 }
 
-/// How a bridge ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     /// The client has closed its input.
     Done,
     /// It was to stop, and has sent so many lines of the client.
-    Left {
-        /// Their number.
-        taken: u64,
-    },
+    Left { taken: u64 },
 }
 
 /// A session that an earlier bridge opened.
 #[derive(Debug)]
 pub struct Resumed {
-    /// Its id.
     pub session: String,
     /// Requests without an answer, by their ids as JSON, and the event from which their streams are read.
     pub requests: Vec<(String, String)>,

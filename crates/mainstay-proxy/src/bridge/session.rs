@@ -13,7 +13,6 @@ use super::shared::{COMMON, RETRY_INTERVAL, SLOW_RETRY_INTERVAL, Shared, Tasks};
 use crate::client::{ConnectError, ContentType, Headers, Method, Request, Response, SendError};
 use crate::frame::Parsed;
 
-/// The session of the client.
 pub(super) struct OpenSession {
     id: String,
     pub(super) headers: Headers,

@@ -8,7 +8,6 @@ use crate::frame::{self, FrameError, Kind, Method, Parsed};
 /// How many messages a batch may have.
 const MESSAGES: usize = 128;
 
-/// The messages of a batch.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) requests: Vec<Parsed>,
@@ -16,7 +15,6 @@ pub(super) struct Batch {
     pub(super) others: Vec<Parsed>,
 }
 
-/// Why a batch cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BatchError {
     #[error("batches are part of protocol version 2025-03-26 only")]

@@ -161,7 +161,7 @@ impl Exchange {
             return Err(UpstreamError::Http { method, status, body });
         }
         let answer = only_answer(METHOD, &mut response).await?;
-        let hello = Hello::read(upstream::settled(METHOD, &answer)?, id)?;
+        let hello = Hello::read(upstream::result_of(METHOD, &answer)?, id)?;
         let session = UpstreamSession::known(generation, &hello)?;
         self.notify(&session, &frame::notification("notifications/initialized", None)).await;
         if let Some(level) = level {
@@ -198,7 +198,7 @@ impl Exchange {
             return Err(upstream::bad_status(method, response.status(), &body));
         }
         let answer = only_answer(method, &mut response).await?;
-        upstream::settled(method, &answer)
+        upstream::result_of(method, &answer)
     }
 
     /// Sends a request of a client, and reads to the answer; what comes before it is reported.

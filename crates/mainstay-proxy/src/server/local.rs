@@ -41,7 +41,7 @@ impl Local {
         let answer = self.exchange(request).await;
         let answer = answer.and_then(|answer| Parsed::read(answer).ok());
         let unanswered = || UpstreamError::Closed { method: method.to_owned(), sent: true };
-        upstream::settled(method, &answer.ok_or_else(unanswered)?).map_err(classify_refusal)
+        upstream::result_of(method, &answer.ok_or_else(unanswered)?).map_err(classify_refusal)
     }
 
     /// The server's tools, from all pages of the list.

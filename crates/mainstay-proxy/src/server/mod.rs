@@ -53,7 +53,6 @@ pub struct Ports {
     pub report: Arc<dyn Fn(Report) + Send + Sync>,
     /// Reads the last line that a run wrote to standard error, if there is one.
     pub last_line: Arc<dyn Fn(RunOwner) -> LastLine + Send + Sync>,
-    /// The identity toward servers.
     pub identity: Identity,
     /// Measures the age of sessions.
     pub clock: SessionClock,
@@ -88,7 +87,6 @@ struct State {
     timer: Option<Instant>,
 }
 
-/// A connection to a run.
 struct LinkIo {
     transport: Transport,
     attached: Option<oneshot::Sender<Result<Arc<Run>, UpstreamError>>>,
@@ -103,7 +101,6 @@ enum Transport {
 /// A run that is connected. When the last clone is dropped, the connection is released as soon as nothing needs it.
 #[derive(Clone)]
 pub struct AttachedRun {
-    /// What is known of it.
     pub run: Arc<Run>,
     closed: watch::Receiver<bool>,
     _link: Arc<LinkGuard>,
@@ -138,7 +135,6 @@ impl Server {
         Self { inner: Arc::new(Inner { name, ports, state, deadline_changed }) }
     }
 
-    /// Its name.
     pub fn name(&self) -> &str {
         &self.inner.name
     }
@@ -193,7 +189,6 @@ impl Server {
         self.enter(|machine, _| machine.expect_unrecorded_requests(generation));
     }
 
-    /// Ends expired sessions.
     pub fn sweep(&self) {
         self.enter(mainstay_session::Server::sweep);
     }

@@ -11,7 +11,6 @@ use super::{Reader, Server};
 /// A call that this daemon finishes for the next one.
 #[derive(Debug)]
 pub struct RelayedCall {
-    /// Its stream.
     pub key: StreamKey,
     reader: Reader,
 }

@@ -18,7 +18,6 @@ const LOOK: Duration = Duration::from_millis(5);
 /// The same, when all continues meanwhile.
 const LOOK_UNHURRIED: Duration = Duration::from_millis(50);
 
-/// The servers by their names.
 #[derive(Debug, Default)]
 pub struct Servers {
     all: Mutex<HashMap<String, Server>>,
@@ -26,24 +25,18 @@ pub struct Servers {
     relays: Relays,
 }
 
-/// Why a session cannot begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// There is no such server.
     #[error("no such server")]
     NoSuchServer,
-    /// The limit of sessions is reached.
     #[error("too many sessions")]
     TooManySessions,
 }
 
-/// Why a session is not found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Lookup {
-    /// There is no such server.
     #[error("no such server")]
     NoSuchServer,
-    /// The session was never there, or has ended.
     #[error("no such session")]
     NoSuchSession,
     /// The session may be on disk, but the disk cannot be read.
@@ -52,22 +45,18 @@ pub enum Lookup {
 }
 
 impl Servers {
-    /// Adds a server.
     pub fn insert(&self, server: Server) {
         self.lock().insert(server.name().to_owned(), server);
     }
 
-    /// Removes a server.
     pub fn remove(&self, name: &str) {
         self.lock().remove(name);
     }
 
-    /// One server.
     pub fn get(&self, name: &str) -> Option<Server> {
         self.lock().get(name).cloned()
     }
 
-    /// All servers.
     pub fn all(&self) -> Vec<Server> {
         self.lock().values().cloned().collect()
     }

@@ -23,7 +23,6 @@ impl Session {
         Some(Self { server: server.clone(), key, id })
     }
 
-    /// The name of its server.
     pub fn server(&self) -> &str {
         self.server.name()
     }

@@ -131,7 +131,7 @@ impl Server {
         let call = match pending.target {
             Target::Own(request) => {
                 let result = match reply {
-                    Reply::Answer(answer) => upstream::settled(request.method, &answer),
+                    Reply::Answer(answer) => upstream::result_of(request.method, &answer),
                     other => Err(protocol_error(request.method, &other)),
                 };
                 return self.own_answered(now, key, &request, result);

@@ -34,7 +34,6 @@ const SPACE: Bytes = Bytes::from_static(b" ");
 /// Events up to this size are copied together; the parts of larger ones are sent one by one.
 const SMALL: usize = 4096;
 
-/// The body of a response.
 pub(super) enum Body {
     Full(Bytes),
     Streamed(Box<Streamed>),

@@ -43,7 +43,6 @@ pub(super) enum Caller {
     NeedsToken(TokenReason),
 }
 
-/// Why a caller needs a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum TokenReason {
     #[error("this connection belongs to another user of this machine (uid {0})")]

@@ -118,12 +118,10 @@ impl<T: Send + 'static> Connections<T> {
         self.all.is_empty()
     }
 
-    /// The state of a new connection.
     pub(super) fn connection_state(&self, intake_gate: &Arc<IntakeGate>) -> Arc<ConnectionState> {
         ConnectionState::new(intake_gate, &self.clock)
     }
 
-    /// Starts the task of a connection.
     pub(super) fn add(
         &mut self,
         conn: Arc<ConnectionState>,

@@ -58,19 +58,15 @@ impl TickClock {
     }
 }
 
-/// What a connection is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Stage {
     /// Nothing was read yet.
     New,
-    /// A head is being read.
     Head,
-    /// A body is being read.
     Body,
     /// A request is in progress.
     Answering,
-    /// A response is being streamed.
     Streaming,
     /// All requests are answered.
     Idle,

@@ -67,16 +67,12 @@ pub use self::unfinished::UnfinishedResponse;
 /// How long a request takes before it is worth a place in the journal, and its response begins.
 pub const DURABLE: Duration = Duration::from_millis(150);
 
-/// How to serve.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// What is served.
     pub scope: Scope,
-    /// Which callers are served.
     pub callers: Callers,
     /// Hosts that requests with a token may name, in addition to loopback.
     pub allowed: Allowed,
-    /// Its limits.
     pub limits: Limits,
     /// Which clients it is for.
     pub kind: ListenerKind,
@@ -120,7 +116,6 @@ impl ListenerKind {
     }
 }
 
-/// The limits of a listener.
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// Bytes of a head; more is answered 431.

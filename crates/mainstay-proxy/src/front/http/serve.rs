@@ -103,7 +103,6 @@ impl Pending {
     }
 }
 
-/// How a listener ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Drain {
     /// Requests in flight may finish for [`Limits::drain`](super::Limits::drain), then they are given up.
