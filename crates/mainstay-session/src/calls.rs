@@ -317,6 +317,7 @@ impl Server {
         }
         self.open -= 1;
         self.open_bytes -= call.bytes;
+        self.recovered.retain(|request| request.call != key);
         if let Some(session) = self.sessions.get_mut(call.session) {
             session.open.retain(|open| *open != key);
             session.open_bytes -= call.bytes;

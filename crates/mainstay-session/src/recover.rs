@@ -35,7 +35,7 @@ pub(crate) struct RecoveredRequest {
     generation: u64,
     /// Its id there.
     id: u64,
-    call: CallKey,
+    pub(crate) call: CallKey,
     session: SessionKey,
 }
 
@@ -99,8 +99,6 @@ impl Server {
         generation: u64,
         scope: RunScope,
     ) -> Vec<(u64, CallKey)> {
-        let calls = &self.calls;
-        self.recovered.retain(|request| calls.get(request.call).is_some());
         let sessions = &self.sessions;
         let isolate = self.settings.isolate;
         let is_theirs = |request: &mut RecoveredRequest| match scope {

@@ -291,7 +291,6 @@ impl Server {
         for key in std::mem::take(&mut self.by_id).into_values() {
             self.retire(now, key);
         }
-        self.recovered.clear();
         self.store.remove_server(&self.name);
     }
 
