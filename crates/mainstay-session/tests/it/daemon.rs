@@ -140,7 +140,7 @@ impl World {
         self.current = Some(self.daemons.len() - 1);
         self.add_driver(&None, self.history.clone());
         for run in 0..self.runs.len() {
-            let (scope, id) = (self.runs[run].scope.clone(), self.runs[run].id);
+            let scope = self.runs[run].scope.clone();
             let Some(session) = scope.as_ref().filter(|_| !self.runs[run].is_gone) else {
                 continue;
             };
@@ -149,7 +149,6 @@ impl World {
                 self.add_driver(&scope, UnitHistory { last, ..UnitHistory::default() });
             } else {
                 self.forget_runs(&scope);
-                self.end_run(&scope, id, None);
             }
         }
         self.settle();

@@ -26,6 +26,8 @@ pub(crate) type Scope = Option<Arc<str>>;
 pub(crate) struct Driver {
     pub(crate) supervisor: Supervisor,
     session: Option<Session>,
+    /// The start in progress. It ends with the driver.
+    pub(crate) starting: Option<RunId>,
     /// What follows the end of the run of a single session, once it was told to end.
     after_end: Option<AfterEnd>,
 }
@@ -115,7 +117,7 @@ impl World {
             inherited,
             history,
         );
-        let driver = Driver { supervisor, session: None, after_end: None };
+        let driver = Driver { supervisor, session: None, starting: None, after_end: None };
         self.daemons[current].drivers.insert(scope.clone(), driver);
         self.publish(scope);
         self.tell(scope, SupervisorEvent::Tick);
@@ -146,7 +148,12 @@ impl World {
             match action {
                 Action::SaveIntent(wanted) => self.wanted = wanted,
                 Action::Publish => self.publish(scope),
-                Action::Start(run) => self.start_run(daemon, scope.clone(), run),
+                Action::Start(run) => {
+                    if let Some(driver) = self.driver(scope) {
+                        driver.starting = Some(run);
+                    }
+                    self.start_run(daemon, scope.clone(), run);
+                }
                 Action::End { run, grace, .. } => {
                     if let Some(run) = self.run_of(scope, run) {
                         self.runs[run].is_told_to_end = true;
@@ -337,6 +344,9 @@ impl World {
         self.forget_runs(scope);
         let Some(session) = scope else {
             self.is_removed = true;
+            let usage = self.server().map(|server| server.usage()).unwrap_or_default();
+            let is_held = usage.iter().any(|(what, _)| *what == "held");
+            assert!(!is_held, "requests wait for a server that was removed");
             for client in self.clients.iter_mut().filter(|client| client.local.is_none()) {
                 client.state = ClientState::Over;
             }
@@ -406,6 +416,9 @@ impl World {
 
     /// The user starts, stops or removes the server. What is wanted is stored, also while no daemon runs.
     pub(crate) fn want(&mut self, wanted: Wanted) {
+        if self.wanted == Wanted::Gone {
+            return;
+        }
         self.wanted = wanted;
         for scope in self.scopes() {
             self.tell(&scope, SupervisorEvent::Want(wanted));
@@ -414,6 +427,9 @@ impl World {
 
     /// The user restarts the server.
     pub(crate) fn restart(&mut self) {
+        if self.wanted == Wanted::Gone {
+            return;
+        }
         self.wanted = Wanted::On;
         for scope in self.scopes() {
             self.tell(&scope, SupervisorEvent::Restart);

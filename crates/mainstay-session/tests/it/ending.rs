@@ -3,6 +3,7 @@
 use mainstay_core::{Status, Wanted};
 
 use crate::event::{Event, ExecutionStep};
+use crate::model::Call;
 use crate::script::{Behaviour, End, Kind};
 use crate::world::World;
 
@@ -76,7 +77,8 @@ impl World {
             self.settle();
         }
         self.advance(130_000);
-        if self.daemons.len() > 1 {
+        let is_unknown = |call: &Call| call.is_initialize && call.is_given_up;
+        if self.daemons.len() > 1 || self.calls.iter().any(is_unknown) {
             // Some sessions were opened and their clients do not know it.
             self.advance(25 * 60 * 60 * 1000);
             let now = self.instant();

@@ -8,7 +8,7 @@ use mainstay_core::{Cause, Exit, Interruption, News, RunId, RunKey, ServerName, 
 use crate::driver::{Scope, run_name};
 use crate::event::Event;
 use crate::model::Run;
-use crate::script::{Engine, FailedStart, Kind};
+use crate::script::{Behaviour, Engine, FailedStart, Kind};
 use crate::world::World;
 
 /// An engine that does not answer, and what it reports when it answers again.
@@ -54,9 +54,10 @@ impl World {
         self.after(takes.into(), Event::Create { daemon, scope, id });
     }
 
-    /// The process of a run begins, unless its daemon was killed before.
+    /// The process of a run begins, unless its daemon was killed or its driver has ended before.
     pub(crate) fn create_run(&mut self, daemon: usize, scope: Scope, id: RunId) {
-        if self.current != Some(daemon) {
+        let driver = self.daemons[daemon].drivers.get_mut(&scope);
+        if driver.and_then(|driver| driver.starting.take_if(|run| *run == id)).is_none() {
             return;
         }
         let result = if self.outage.is_some() {
@@ -83,8 +84,14 @@ impl World {
     /// A daemon ends a run: with TERM and, after the grace period, KILL; or with KILL at once.
     pub(crate) fn end_run(&mut self, scope: &Scope, id: RunId, grace: Option<Duration>) {
         let Some(run) = self.run_of(scope, id).filter(|_| self.outage.is_none()) else { return };
-        let grace = grace.map_or(1, |grace| u64::try_from(grace.as_millis()).expect("it is short"));
-        let takes = grace.min(self.runs[run].behaviour.stop.into());
+        let Behaviour { stop, kill, .. } = self.runs[run].behaviour;
+        let takes = match grace {
+            Some(grace) => {
+                let grace = u64::try_from(grace.as_millis()).expect("it is short");
+                u64::from(stop).min(grace + u64::from(kill))
+            }
+            None => u64::from(kill),
+        };
         self.after(takes, Event::Exit { run });
     }
 
@@ -144,7 +151,9 @@ impl World {
             return outage.gone.push(run);
         }
         self.runs[run].is_gone = true;
-        let news = News::Gone { key: self.key(run), cause: Cause::Exited(Exit::code(1)) };
+        let is_removed = self.runs[run].is_removed && self.script.engine == Engine::Container;
+        let cause = if is_removed { Cause::Removed } else { Cause::Exited(Exit::code(1)) };
+        let news = News::Gone { key: self.key(run), cause };
         self.tell(&self.runs[run].scope.clone(), SupervisorEvent::News(news));
     }
 
@@ -160,15 +169,17 @@ impl World {
 
     /// The engine removes what it has of a scope; if it is away, when it is back.
     pub(crate) fn forget_runs(&mut self, scope: &Scope) {
-        if let (Some(run), Some(outage)) = (self.present_run(scope), &mut self.outage) {
-            outage.forgotten.push(run);
+        let Some(run) = self.present_run(scope) else { return };
+        self.runs[run].is_told_to_end = true;
+        match &mut self.outage {
+            Some(outage) => outage.forgotten.push(run),
+            None => self.after(1, Event::Exit { run }),
         }
     }
 
     pub(crate) fn engine_back(&mut self, loses_lines: bool) {
         let Some(Outage { exited, gone, forgotten }) = self.outage.take() else { return };
         for run in forgotten {
-            self.runs[run].is_told_to_end = true;
             self.runs[run].is_alive = false;
             self.close_lines(run, self.runs[run].written);
             self.run_gone(run);

@@ -141,6 +141,8 @@ pub(crate) struct Run {
     /// Whether the engine has noticed its exit, and whether nothing of it is left.
     pub(crate) is_exit_noticed: bool,
     pub(crate) is_gone: bool,
+    /// Whether its container was removed by someone.
+    pub(crate) is_removed: bool,
     /// Until when a server that runs elsewhere cannot be reached.
     pub(crate) away_until: u64,
     pub(crate) does_not_read: bool,

@@ -5,7 +5,7 @@ use mainstay_mcp::frame::{Kind as MessageKind, Method as McpMethod, Parsed};
 
 use crate::event::Event;
 use crate::model::ClientState;
-use crate::script::{Form, Kind};
+use crate::script::{Engine, Form, Kind};
 use crate::world::World;
 
 /// What follows a text, up to a quotation mark.
@@ -58,6 +58,13 @@ impl World {
             assert_eq!(key, it.key, "the answer to another call");
         }
         let (client, is_initialize) = (it.client, it.is_initialize);
+        let is_certain = self.daemons.len() == 1 && self.script.engine != Engine::Remote;
+        if text.contains("the server stopped") && is_certain {
+            let executions = self.executions.iter().filter(|execution| execution.call == call);
+            let runs: Vec<_> = executions.map(|execution| &self.runs[execution.run]).collect();
+            let has_stopped = runs.is_empty() || runs.iter().any(|run| !run.is_alive);
+            assert!(has_stopped, "a run that continues has stopped: {text}");
+        }
         let is_events = matches!(self.clients[client].form, Form::Events | Form::Connect);
         if let Some(said) = tag(text, "after ").and_then(|said| said.parse::<u32>().ok())
             && is_events

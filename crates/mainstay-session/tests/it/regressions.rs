@@ -1,6 +1,6 @@
 //! Scripts that have failed.
 
-use crate::script::{CallSpec, End, Engine, Form, Kind, Method, Script, Step, What};
+use crate::script::{Behaviour, CallSpec, End, Engine, Form, Kind, Method, Script, Step, What};
 
 const CALL: CallSpec = CallSpec {
     method: Method::Write,
@@ -20,6 +20,7 @@ fn check(kind: Kind, change: impl FnOnce(&mut Script), steps: &[(u64, What)]) {
         engine: Engine::Process,
         restart_delay: 10,
         restart_max: 10,
+        behaviour: Behaviour::default(),
         confirmation: 0,
         disk: 0,
         is_removed: false,
@@ -178,7 +179,7 @@ fn attempts_before_the_journal_count_although_the_disk_is_stalled() {
             (155, open(3, Form::Events, true)),
             (31_000, What::Stall { ms: 400 }),
             (57, call(asking)),
-            (8, What::DieOwn { client: 0 }),
+            (8, What::DieOwn { client: 0, is_removed: false }),
             (1577, What::Reload),
             (1, call(exiting)),
         ],
@@ -229,6 +230,52 @@ fn a_line_that_was_not_written_is_not_taken_for_a_later_one() {
             (1659, call(exiting)),
             (167, What::Reload),
             (19, What::Kill { down: 8000, is_lazy: false }),
+        ],
+    );
+}
+
+#[test]
+fn a_streamed_answer_is_not_given_up_when_the_engine_does_not_respond() {
+    let long = CallSpec { takes: 2000, progress: 3, ..CALL };
+    check(
+        Kind::Http,
+        |script| script.engine = Engine::Container,
+        &[
+            (181, open(3, Form::Events, true)),
+            (600, call(long)),
+            (192, What::EngineAway { ms: 3000, loses_lines: false }),
+        ],
+    );
+}
+
+#[test]
+fn a_request_that_waits_for_the_run_of_its_session_is_answered_when_the_server_is_removed() {
+    check(
+        Kind::Isolated,
+        |script| (script.is_removed, script.restart_delay) = (true, 3000),
+        &[
+            (83, What::Die { exact: true, delay: 33 }),
+            (189, What::Die { exact: true, delay: 69 }),
+            (150, open(3, Form::Json, true)),
+            (3, call(CALL)),
+        ],
+    );
+}
+
+#[test]
+fn a_recovered_request_is_forgotten_although_no_run_is_attached() {
+    let behaviour = Behaviour { start: 3000, gone: 500, ..Behaviour::default() };
+    let long = CallSpec { method: Method::Subscribe, takes: 6000, asks: true, ..CALL };
+    check(
+        Kind::Isolated,
+        |script| (script.engine, script.confirmation, script.disk) = (Engine::Container, 500, 5),
+        &[
+            (184, open(1, Form::Events, true)),
+            (25, call(long)),
+            (5000, What::Behave(behaviour)),
+            (2, What::DieOwn { client: 0, is_removed: false }),
+            (0, What::Reload),
+            (1092, What::Close { client: 0 }),
         ],
     );
 }

@@ -24,6 +24,8 @@ pub(crate) struct Script {
     /// How long the second restart in a row waits, in ms, and how many there are before the server is given up.
     pub(crate) restart_delay: u64,
     pub(crate) restart_max: u32,
+    /// How the first runs behave.
+    pub(crate) behaviour: Behaviour,
     /// How long the confirmation of a line takes, in ms.
     pub(crate) confirmation: u64,
     /// How long the disk takes, in ms.
@@ -92,9 +94,10 @@ pub(crate) enum What {
         exact: bool,
         delay: u8,
     },
-    /// The own run of a session ends.
+    /// The own run of a session ends. Someone may remove its container, too.
     DieOwn {
         client: u8,
+        is_removed: bool,
     },
     /// The user stops the server for so many ms.
     Stop {
@@ -158,6 +161,8 @@ pub(crate) struct Behaviour {
     pub(crate) initialize: u16,
     /// Until it exits when it is asked to. One that takes too long is killed.
     pub(crate) stop: u16,
+    /// Until it exits when it is killed. Another attempt is made after a while.
+    pub(crate) kill: u16,
     /// From its exit until nothing of it is left.
     pub(crate) gone: u16,
 }
@@ -174,6 +179,7 @@ impl Behaviour {
             start: rng.pick(&[0, 0, 5, 300, 3000]),
             initialize: rng.pick(&[0, 0, 50, 2000, 15_000]),
             stop: rng.pick(&[0, 3, 400, 20_000]),
+            kill: rng.pick(&[0, 0, 1, 7000]),
             gone: rng.pick(&[0, 0, 5, 500, 4000]),
         }
     }
@@ -298,6 +304,11 @@ impl Script {
             },
             restart_delay: rng.pick(&[10, 500, 3000]),
             restart_max: rng.pick(&[1, 10, 10, 10]),
+            behaviour: if rng.one_in(3) {
+                Behaviour::random(&mut rng)
+            } else {
+                Behaviour::default()
+            },
             confirmation: rng.pick(&[0, 0, 3, 500]),
             disk: rng.pick(&[0, 5, 50]),
             is_removed: rng.one_in(8),
@@ -331,7 +342,7 @@ fn open(rng: &mut Rng) -> Step {
 
 fn random_step(rng: &mut Rng, kind: Kind, has_daemons: bool) -> Step {
     let client = rng.byte(8);
-    let what = match rng.below(100) {
+    let what = match rng.below(108) {
         0..=9 => return open(rng),
         45..=47 => What::Batch { client, calls: [CallSpec::random(rng), CallSpec::random(rng)] },
         48..=53 => What::Leave { client, lost: rng.byte(3) },
@@ -342,17 +353,9 @@ fn random_step(rng: &mut Rng, kind: Kind, has_daemons: bool) -> Step {
         68..=69 => What::Close { client },
         70 => What::RootsChanged { client },
         71..=74 => What::Die { exact: !rng.one_in(4), delay: rng.byte(80) },
-        75 => match rng.below(4) {
-            0 => What::Restart,
-            1 => What::EngineAway { ms: rng.pick(&[20, 3000]), loses_lines: rng.one_in(2) },
-            _ => {
-                let failure = rng.pick(&[FailedStart::Temporary, FailedStart::Permanent]);
-                What::FailStarts { count: 1 + rng.byte(2), failure }
-            }
-        },
-        76 if kind == Kind::Isolated => What::DieOwn { client },
-        76 => What::Stop { ms: rng.pick(&[100, 4000, 20_000]) },
-        77 => What::Behave(Behaviour::random(rng)),
+        75 | 107 if kind == Kind::Isolated => What::DieOwn { client, is_removed: rng.one_in(3) },
+        75 | 76 => What::Restart,
+        77 => What::Stop { ms: rng.pick(&[100, 4000, 20_000]) },
         78 | 79 if kind == Kind::Http => What::Forget,
         78 => What::StopReading { ms: rng.pick(&[50, 1000, 9000]) },
         79 => What::Interrupt { loses_lines: rng.one_in(2) },
@@ -372,6 +375,12 @@ fn random_step(rng: &mut Rng, kind: Kind, has_daemons: bool) -> Step {
             What::Kill { down: rng.pick(&[0, 20, 1000, 8000]), is_lazy: rng.one_in(3) }
         }
         94..=97 if has_daemons => What::Reload,
+        100..=102 => What::Behave(Behaviour::random(rng)),
+        103 => {
+            let failure = rng.pick(&[FailedStart::Temporary, FailedStart::Permanent]);
+            What::FailStarts { count: 1 + rng.byte(2), failure }
+        }
+        104..=106 => What::EngineAway { ms: rng.pick(&[20, 3000]), loses_lines: rng.one_in(2) },
         98 if has_daemons => What::Stall { ms: rng.pick(&[20, 400, 5000]) },
         _ => What::Call { client, call: CallSpec::random(rng) },
     };

@@ -70,7 +70,6 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(script: Script) -> Self {
         let mut world = Self {
-            script,
             base: tokio::time::Instant::now().into_std(),
             now: 0,
             order: 0,
@@ -86,7 +85,7 @@ impl World {
             wanted: Wanted::On,
             history: UnitHistory::default(),
             last_runs: BTreeMap::new(),
-            behaviour: Behaviour::default(),
+            behaviour: script.behaviour,
             failing_starts: 0,
             failure: FailedStart::Temporary,
             outage: None,
@@ -96,6 +95,7 @@ impl World {
             is_removed: false,
             messages: 0,
             woken: Vec::new(),
+            script,
         };
         world.start_daemon(false, false);
         world
@@ -329,12 +329,10 @@ impl World {
                     self.kill_run(run, exact, delay.into());
                 }
             }
-            What::DieOwn { client } => {
-                if let Some(client) = self.client(client) {
-                    let session = self.clients[client].session.as_str().into();
-                    if let Some(run) = self.live_run(&Some(session)) {
-                        self.kill_run(run, true, 3);
-                    }
+            What::DieOwn { client, is_removed } => {
+                if let Some(run) = self.own_run(client) {
+                    self.runs[run].is_removed = is_removed;
+                    self.kill_run(run, true, 3);
                 }
             }
             What::Stop { ms } => {
@@ -378,6 +376,11 @@ impl World {
     fn client(&self, index: u8) -> Option<usize> {
         let count = self.clients.len();
         (count > 0).then(|| usize::from(index) % count)
+    }
+
+    fn own_run(&self, client: u8) -> Option<usize> {
+        let session = self.clients[self.client(client)?].session.as_str();
+        self.live_run(&Some(session.into()))
     }
 
     pub(crate) fn server(&mut self) -> Option<&mut Server> {
