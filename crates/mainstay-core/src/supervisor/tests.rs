@@ -1,7 +1,5 @@
 //! Stories of one supervisor in virtual time.
 
-mod scripts;
-
 mod properties;
 
 use std::collections::BTreeSet;

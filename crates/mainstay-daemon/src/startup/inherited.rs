@@ -1,7 +1,6 @@
 //! What an earlier daemon left: the runs that are alive, those that ended while no daemon ran, and surplus ones.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use mainstay_core::supervisor::{InheritedRun, RunDetails};
@@ -92,6 +91,8 @@ pub(crate) fn sort_out(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use mainstay_testkit::samples::key;
 
     use super::*;

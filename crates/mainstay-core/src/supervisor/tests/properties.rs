@@ -1,4 +1,4 @@
-//! Random scripts.
+//! What holds for every script of events.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
