@@ -101,6 +101,7 @@ pub(crate) struct Response {
 
 /// One execution of a call by a server.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct Execution {
     pub(crate) run: usize,
     pub(crate) call: usize,
@@ -109,6 +110,8 @@ pub(crate) struct Execution {
     pub(crate) said: u32,
     pub(crate) is_over: bool,
     pub(crate) is_muted: bool,
+    /// Whether the server was told that its answer is not needed.
+    pub(crate) is_cancelled: bool,
     pub(crate) awaits_client: bool,
     pub(crate) started: u64,
 }

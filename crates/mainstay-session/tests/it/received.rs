@@ -125,8 +125,13 @@ impl World {
         }
         if let Some(key) = tag(text, "\"key\":\"") {
             let call = &self.calls[self.call_of(key)];
-            // A shared server does not say whom it means, and the call may be over.
-            let is_certain = self.script.kind != Kind::Shared || call.is_open();
+            // A shared run does not say whom it means, and the call may be over.
+            let is_shared = match self.script.kind {
+                Kind::Shared => true,
+                Kind::Isolated => self.is_local(call.client),
+                Kind::Http => false,
+            };
+            let is_certain = !is_shared || call.is_open();
             let is_certain = is_certain && self.responses[call.response].lost_at.is_none();
             assert!(call.client == client || !is_certain, "client {client} got {text}");
         }

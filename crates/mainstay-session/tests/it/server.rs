@@ -92,8 +92,9 @@ impl World {
                     assert_eq!(key, self.calls[call].key, "a client answered something else");
                 }
                 if let Some(execution) = asked {
-                    // An error is an answer of Mainstay.
-                    if message.kind() == MessageKind::Result {
+                    // An error is an answer of Mainstay, and the server was told to forget a call that was cancelled.
+                    let is_awaited = !self.executions[execution].is_cancelled;
+                    if message.kind() == MessageKind::Result && is_awaited {
                         let call = self.executions[execution].call;
                         self.calls[call].interacted_at.get_or_insert(self.now);
                     }
@@ -107,6 +108,7 @@ impl World {
                     let is_it = matches!(&execution.reply, Reply::Line(it) if *it == id);
                     // Some servers answer nevertheless.
                     let is_obeyed = execution.started.is_multiple_of(2);
+                    execution.is_cancelled |= execution.run == run && is_it;
                     execution.is_over |= execution.run == run && is_it && is_obeyed;
                 }
             }
@@ -174,6 +176,7 @@ impl World {
             said: 0,
             is_over: false,
             is_muted: false,
+            is_cancelled: false,
             awaits_client: false,
             started,
         });
