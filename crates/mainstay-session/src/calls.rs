@@ -44,8 +44,8 @@ pub const NOT_INITIALIZED: &str = "a session begins with `initialize`";
 pub const NO_DISCOVER: &str =
     "`server/discover` is not supported; a session begins with `initialize`";
 
-/// A call of a server.
-pub type CallKey = Key<Call>;
+/// A call of a server. It is boxed, because it is large and taken out of its table several times.
+pub type CallKey = Key<Box<Call>>;
 
 /// A request of a client that is not answered yet.
 #[derive(Debug)]
@@ -192,7 +192,7 @@ impl Server {
             Some(Inherited { sent: None, .. }) | None => Replay::new(hold),
         };
         let bytes = Some(message.text().len()).filter(|bytes| *bytes > LARGE).unwrap_or(0);
-        self.calls.insert(Call {
+        self.calls.insert(Box::new(Call {
             session,
             stream,
             message,
@@ -204,7 +204,7 @@ impl Server {
             is_held: false,
             bytes,
             is_interactive: false,
-        })
+        }))
     }
 
     fn start_call(&mut self, now: Instant, key: CallKey) {
@@ -280,14 +280,14 @@ impl Server {
         &mut self,
         now: Instant,
         key: CallKey,
-        call: Call,
+        call: Box<Call>,
         answer: Option<Bytes>,
     ) {
         self.calls.free(key);
         self.release_call(now, key, &call);
         let is_result =
             |answer: &Bytes| Parsed::read(answer.clone()).is_ok_and(|it| it.result().is_some());
-        let Call { session, stream, message, .. } = call;
+        let Call { session, stream, message, .. } = *call;
         let fails_session = message.method() == Some(&Method::Initialize)
             && !answer.as_ref().is_some_and(is_result);
         self.finish_call(now, key, stream, answer);

@@ -191,7 +191,7 @@ impl Server {
         }
     }
 
-    pub(crate) fn advance_taken(&mut self, now: Instant, key: CallKey, mut call: Call) {
+    pub(crate) fn advance_taken(&mut self, now: Instant, key: CallKey, mut call: Box<Call>) {
         loop {
             if self.is_frozen {
                 // It is not with the server. Another daemon decides what becomes of it.

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use crate::action::Action;
 use crate::availability::Availability;
-use crate::calls::{Call, CallKey, CallKind, Stage, refusal};
+use crate::calls::{CallKey, CallKind, Stage, refusal};
 use crate::list_requests::PATIENCE;
 use crate::messages;
 use crate::replay::Verdict;
@@ -230,7 +230,8 @@ impl Server {
 
     /// What was stored before is on disk.
     pub fn record_written(&mut self, now: Instant, key: CallKey) {
-        if let Some(Call { stage: Stage::AwaitingRecord { answer, .. }, .. }) = self.calls.get(key)
+        if let Some(Stage::AwaitingRecord { answer, .. }) =
+            self.calls.get(key).map(|call| &call.stage)
         {
             let answer: Bytes = answer.clone();
             self.answer(now, key, Some(answer));

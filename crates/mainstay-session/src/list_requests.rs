@@ -64,7 +64,7 @@ impl Server {
         &mut self,
         now: Instant,
         key: CallKey,
-        mut call: Call,
+        mut call: Box<Call>,
         kind: ListKind,
         generation: u64,
         text: Bytes,
@@ -85,7 +85,7 @@ impl Server {
         self.calls.put_back(key, call);
     }
 
-    fn answer_with_copy(&mut self, now: Instant, key: CallKey, call: Call, kind: ListKind) {
+    fn answer_with_copy(&mut self, now: Instant, key: CallKey, call: Box<Call>, kind: ListKind) {
         let answer = call.message.id().map(|id| {
             let why = "the pages of the list could not be read from the server";
             self.list_copy(kind, id, None).unwrap_or_else(|| refusal(id, "bad-answer", why))
@@ -105,8 +105,8 @@ impl Server {
     /// The copies of a run have been read.
     pub(crate) fn answer_awaited_lists(&mut self, now: Instant) {
         for key in self.calls.keys() {
-            if let Some(Call { stage: Stage::AwaitingLists { generation, .. }, .. }) =
-                self.calls.get(key)
+            if let Some(Stage::AwaitingLists { generation, .. }) =
+                self.calls.get(key).map(|call| &call.stage)
                 && self.copies.is_read_up_to(*generation)
             {
                 self.lists_awaited(now, key);

@@ -86,7 +86,7 @@ pub struct Server {
     pub(crate) sessions: Table<Session>,
     /// The sessions that clients can use.
     pub(crate) by_id: HashMap<Arc<str>, SessionKey>,
-    pub(crate) calls: Table<Call>,
+    pub(crate) calls: Table<Box<Call>>,
     pub(crate) streams: Table<Stream>,
     pub(crate) links: Table<Link>,
     pub(crate) operations: Table<Operation>,

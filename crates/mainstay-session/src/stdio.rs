@@ -378,7 +378,7 @@ impl Server {
                 Target::Own(request) => self.own_lost(now, key, &request, is_sent),
                 Target::Call(call) => {
                     let is_here = |call: &Call| matches!(call.stage, Stage::AtStdio { link, id: at } if link == key && at == id);
-                    if self.calls.get(call).is_some_and(is_here) {
+                    if self.calls.get(call).is_some_and(|call| is_here(call)) {
                         let failure = if is_sent { Failure::Sent } else { Failure::Unsent };
                         self.lost(now, call, generation, failure);
                     }

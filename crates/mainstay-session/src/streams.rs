@@ -413,7 +413,7 @@ impl Server {
     pub(crate) fn finish_call(
         &mut self,
         now: Instant,
-        call: Key<crate::calls::Call>,
+        call: crate::calls::CallKey,
         key: StreamRef,
         answer: Option<Bytes>,
     ) {

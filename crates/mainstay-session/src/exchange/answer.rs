@@ -86,7 +86,7 @@ impl Server {
         &mut self,
         now: Instant,
         key: CallKey,
-        call: Call,
+        call: Box<Call>,
         error: &UpstreamError,
         generation: u64,
     ) {
@@ -99,7 +99,7 @@ impl Server {
         &mut self,
         now: Instant,
         key: CallKey,
-        call: Call,
+        call: Box<Call>,
         verdict: Verdict,
         availability: &Availability,
     ) {
@@ -127,7 +127,7 @@ impl Server {
         &mut self,
         now: Instant,
         key: CallKey,
-        call: Call,
+        call: Box<Call>,
         cause: &str,
         text: &str,
     ) {

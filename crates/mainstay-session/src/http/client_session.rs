@@ -153,13 +153,14 @@ impl Server {
         };
         let is_initializing =
             |call: &Call| matches!(call.kind, crate::calls::CallKind::Initialize(_));
-        if !calls.iter().any(|call| self.calls.get(*call).is_some_and(is_initializing)) {
+        if !calls.iter().any(|call| self.calls.get(*call).is_some_and(|call| is_initializing(call)))
+        {
             self.save(key);
             // What changed in between is not known.
             self.announce_resources(key);
         }
         for call in calls {
-            if self.calls.get(call).is_some_and(is_initializing) {
+            if self.calls.get(call).is_some_and(|call| is_initializing(call)) {
                 self.upstream_initialized(now, call, operation.generation, hello.as_ref());
             } else {
                 self.advance(now, call);
