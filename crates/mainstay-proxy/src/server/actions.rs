@@ -2,13 +2,22 @@
 
 use mainstay_session::{Action, Report};
 
+use super::operation::Operation;
 use super::{Server, State, Transport, http};
 use crate::catch_panic;
 
+/// What has to be done when the server is unlocked.
+#[derive(Default)]
+pub(super) struct Outside {
+    pub(super) reports: Vec<Report>,
+    /// The last operation that was started. The others are performed by tasks.
+    pub(super) operation: Option<Operation>,
+}
+
 impl Server {
-    /// Returns what has to be reported when the server is unlocked.
-    pub(super) fn execute(&self, state: &mut State) -> Vec<Report> {
-        let mut reports = Vec::new();
+    /// Executes what can be done at once.
+    pub(super) fn execute(&self, state: &mut State) -> Outside {
+        let mut outside = Outside::default();
         while let Some(action) = state.machine.next_action() {
             match action {
                 Action::SendLine(link, text) => {
@@ -44,15 +53,23 @@ impl Server {
                 Action::DropLink(link) => drop(state.links.remove(&link)),
                 Action::Http(key, link, operation) => {
                     if let Some(Transport::Http(client)) = transport(state, link) {
-                        let io = http::start(self, key, client.clone(), operation);
-                        state.operations.insert(key, io);
+                        let (io, operation) =
+                            Operation::start(self, key, client.clone(), operation);
+                        state.insert_operation(io);
+                        if let Some(earlier) = outside.operation.replace(operation) {
+                            earlier.spawn();
+                        }
                     } else {
                         state.machine.http_done(super::now(), key, http::unsent());
                     }
                 }
-                Action::AbortHttp(key) => drop(state.operations.remove(&key)),
+                Action::AbortHttp(key) => {
+                    if let Some(io) = state.remove_operation(key) {
+                        io.abort();
+                    }
+                }
                 Action::ResumeHttp(key) => {
-                    if let Some(io) = state.operations.get(&key) {
+                    if let Some(io) = state.operation(key) {
                         io.resume();
                     }
                 }
@@ -77,10 +94,10 @@ impl Server {
                         }
                     });
                 }
-                Action::Report(report) => reports.push(report),
+                Action::Report(report) => outside.reports.push(report),
             }
         }
-        reports
+        outside
     }
 }
 

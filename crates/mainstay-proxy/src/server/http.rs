@@ -15,13 +15,11 @@ use mainstay_session::{
     HttpFailure, HttpOperation, HttpOutcome, Level, OperationKey, UpstreamSession,
 };
 use serde_json::value::RawValue;
-use tokio::sync::Notify;
-use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::operation::Control;
 use super::retries::{self, Resumes};
 use super::{Inner, NOTIFY_TIMEOUT, Server};
-use crate::catch_panic::CatchPanic;
 
 /// How much of an error's body is read.
 const ERROR_BODY: usize = 64 * 1024;
@@ -32,76 +30,31 @@ static POST: LazyLock<Headers> = LazyLock::new(|| {
     Headers::new(&[("Content-Type", kind), ("Accept", accept)]).expect("these are headers")
 });
 
-/// An operation that is being performed. Dropping it aborts the operation.
-pub(super) struct OperationIo {
-    task: AbortHandle,
-    /// The client has read some of what was reported.
-    room: Arc<Notify>,
-}
-
-impl OperationIo {
-    pub(super) fn resume(&self) {
-        self.room.notify_one();
-    }
-}
-
-impl Drop for OperationIo {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
 /// The outcome of an operation on a link that is gone.
 pub(super) fn unsent() -> HttpOutcome {
     HttpOutcome::Failed(HttpFailure::Unsent)
 }
 
-/// Performs an operation in a task of its own, and reports how it ended.
-pub(super) fn start(
-    server: &Server,
-    key: OperationKey,
-    client: Client,
-    operation: HttpOperation,
-) -> OperationIo {
-    let room = Arc::<Notify>::default();
-    let exchange = Exchange { server: server.downgrade(), key, client, room: Arc::clone(&room) };
-    let task = tokio::spawn(async move {
-        let server = exchange.server.clone();
-        let outcome = CatchPanic::new(exchange.perform(operation)).await;
-        let outcome = outcome.unwrap_or(HttpOutcome::Failed(HttpFailure::Lost));
-        if let Some(inner) = server.upgrade() {
-            Server { inner }.enter_with(|state, now| {
-                // This task has nothing left to abort.
-                state.operations.remove(&key);
-                state.machine.http_done(now, key, outcome);
-            });
-        }
-    });
-    OperationIo { task: task.abort_handle(), room }
-}
-
-struct Exchange {
-    server: Weak<Inner>,
-    key: OperationKey,
-    client: Client,
-    room: Arc<Notify>,
+pub(super) struct Exchange {
+    pub(super) server: Weak<Inner>,
+    pub(super) key: OperationKey,
+    pub(super) client: Client,
+    pub(super) control: Arc<Control>,
 }
 
 impl Exchange {
-    async fn perform(self, operation: HttpOperation) -> HttpOutcome {
-        match operation {
-            HttpOperation::Request { session, message } => {
-                match self.request(&session, &message).await {
-                    Ok(answer) => HttpOutcome::Answered(answer),
-                    Err(failure) => HttpOutcome::Failed(failure),
-                }
-            }
-            // Apart, so that the task of a request stays small.
-            operation => Box::pin(self.perform_rare(operation)).await,
+    pub(super) async fn perform_request(
+        &self,
+        session: &UpstreamSession,
+        message: &Parsed,
+    ) -> HttpOutcome {
+        match self.request(session, message).await {
+            Ok(answer) => HttpOutcome::Answered(answer),
+            Err(failure) => HttpOutcome::Failed(failure),
         }
     }
 
-    async fn perform_rare(&self, operation: HttpOperation) -> HttpOutcome {
+    pub(super) async fn perform(&self, operation: HttpOperation) -> HttpOutcome {
         match operation {
             HttpOperation::Open { generation, params, level, subscriptions, is_starting } => loop {
                 let level = level.map(Level::as_str);
@@ -114,7 +67,9 @@ impl Exchange {
                     },
                 }
             },
-            HttpOperation::Request { .. } => unreachable!("it is performed above"),
+            HttpOperation::Request { session, message } => {
+                Box::pin(self.perform_request(&session, &message)).await
+            }
             HttpOperation::Ask { session, id, method, params } => {
                 match self.ask(&session, id, method, params.as_deref()).await {
                     Ok(result) => HttpOutcome::Result(result),
@@ -270,7 +225,7 @@ impl Exchange {
                     return Err(HttpFailure::Unusable(upstream::protocol(method, what)));
                 }
                 if !has_room {
-                    self.room.notified().await;
+                    self.control.room().await;
                 }
                 continue;
             }

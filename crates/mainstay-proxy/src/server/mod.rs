@@ -2,12 +2,14 @@
 //! happened.
 //!
 //! A [`Server`] is entered by synchronous calls, each of which executes the actions that it caused before it returns.
-//! What takes time runs in tasks (`http`, `stdio`), which enter the server with their results. A task of its own calls
-//! it when a deadline has passed; it lives only while there is one.
+//! What takes time runs in tasks (`http`, `stdio`), which enter the server with their results. An exchange with an HTTP
+//! server is performed by the task that waits for its answer, until that takes long (`operation`). A task of its own
+//! calls the server when a deadline has passed; it lives only while there is one.
 
 mod actions;
 mod http;
 mod local;
+mod operation;
 mod reader;
 mod relay;
 mod retries;
@@ -26,13 +28,13 @@ use std::time::Duration;
 use mainstay_mcp::client::Client;
 use mainstay_mcp::upstream::{Identity, Link, UpstreamError};
 use mainstay_session::{
-    Availability, Config, LinkKey, LinkTarget, OperationKey, Report, Run, RunInfo, RunOwner,
-    SessionClock, SessionIds, SessionRecord, Settings, StreamRef,
+    Availability, Config, LinkKey, LinkTarget, Report, Run, RunInfo, RunOwner, SessionClock,
+    SessionIds, SessionRecord, Settings, StreamRef,
 };
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
-use self::http::OperationIo;
+use self::operation::{Operation, OperationIo};
 use self::stdio::StdioIo;
 use crate::catch_panic;
 use crate::store::SessionStore;
@@ -82,7 +84,8 @@ struct State {
     /// The readers that wait, by the index of their streams.
     wakers: Vec<Option<Waker>>,
     links: BTreeMap<LinkKey, LinkIo>,
-    operations: BTreeMap<OperationKey, OperationIo>,
+    /// By the index of their keys.
+    operations: Vec<Option<OperationIo>>,
     /// The deadline that the timer task waits for, if there is such a task.
     timer: Option<Instant>,
 }
@@ -128,7 +131,7 @@ impl Server {
             machine: mainstay_session::Server::new(config, copy),
             wakers: Vec::new(),
             links: BTreeMap::new(),
-            operations: BTreeMap::new(),
+            operations: Vec::new(),
             timer: None,
         };
         let (state, deadline_changed) = (Mutex::new(state), Arc::default());
@@ -270,16 +273,28 @@ impl Server {
     }
 
     fn enter_with<T>(&self, call: impl FnOnce(&mut State, std::time::Instant) -> T) -> T {
+        let (result, operation) = self.enter_for_operation(call);
+        if let Some(operation) = operation {
+            operation.spawn();
+        }
+        result
+    }
+
+    /// The same, but leaves the last operation that was started to the caller.
+    fn enter_for_operation<T>(
+        &self,
+        call: impl FnOnce(&mut State, std::time::Instant) -> T,
+    ) -> (T, Option<Operation>) {
         let mut state = self.lock();
         let result = call(&mut state, now());
-        let reports = self.execute(&mut state);
+        let outside = self.execute(&mut state);
         self.update_timer(&mut state);
         drop(state);
         // This may call the server in turn.
-        for report in reports {
+        for report in outside.reports {
             (self.inner.ports.report)(report);
         }
-        result
+        (result, outside.operation)
     }
 
     /// Has [`mainstay_session::Server::handle_timers`] called at the next deadline.
@@ -361,6 +376,9 @@ impl Drop for LinkGuard {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if let Ok(state) = self.state.get_mut() {
+            state.operations.iter().flatten().for_each(OperationIo::abort);
+        }
         // The timer task ends.
         self.deadline_changed.notify_one();
     }
@@ -378,8 +396,12 @@ impl State {
         }
     }
 
+    fn take_waker(&mut self, stream: StreamRef) -> Option<Waker> {
+        self.wakers.get_mut(stream.index()).and_then(Option::take)
+    }
+
     fn wake(&mut self, stream: StreamRef) {
-        if let Some(waker) = self.wakers.get_mut(stream.index()).and_then(Option::take) {
+        if let Some(waker) = self.take_waker(stream) {
             waker.wake();
         }
     }

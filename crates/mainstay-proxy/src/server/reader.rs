@@ -7,6 +7,7 @@ use bytes::Bytes;
 use mainstay_session::{Commit, EventId, Item, Peek, Read, StreamRef, StreamState};
 
 use super::Server;
+use super::operation::Operation;
 
 /// The first thing that a stream has to say.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,11 +29,19 @@ pub struct Reader {
     /// The number of the last message that it got, or after which it begins.
     position: u64,
     has_answer: bool,
+    /// An operation that this reader performs while it waits for its first message.
+    operation: Option<Operation>,
 }
 
 impl Reader {
     pub(super) fn new(server: Server, stream: StreamRef, turn: u64, position: u64) -> Self {
-        Self { server, stream, turn, position, has_answer: false }
+        Self { server, stream, turn, position, has_answer: false, operation: None }
+    }
+
+    /// Has it perform an operation.
+    pub(super) fn performing(mut self, operation: Option<Operation>) -> Self {
+        self.operation = operation;
+        self
     }
 
     /// The next message; `None` when the stream has ended, was closed or has a newer reader.
@@ -42,6 +51,7 @@ impl Reader {
 
     /// See [`Reader::next`].
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Item>> {
+        self.leave_operation();
         let read = self.server.enter_with(|state, _| {
             let read = state.machine.read(self.stream, self.turn);
             if read == Read::Wait {
@@ -62,6 +72,18 @@ impl Reader {
 
     /// Waits for the first thing to read, and leaves it unread.
     pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Ready> {
+        if let Some(operation) = &mut self.operation
+            && let Poll::Ready(done) = operation.poll(cx)
+        {
+            self.operation = None;
+            if let Some(done) = done {
+                self.server.enter_with(|state, now| {
+                    // It need not be woken: it looks below.
+                    state.take_waker(self.stream);
+                    state.finish(now, done);
+                });
+            }
+        }
         let mut state = self.server.lock();
         match state.machine.peek(self.stream, self.turn) {
             Peek::Answer(answer) => Poll::Ready(Ready::Answer(answer)),
@@ -91,7 +113,8 @@ impl Reader {
 
     /// The head of the response is about to be sent: from now on its client can resume the stream. Returns the
     /// event before the first message.
-    pub fn commit(&self, commit: Commit) -> Option<EventId> {
+    pub fn commit(&mut self, commit: Commit) -> Option<EventId> {
+        self.leave_operation();
         self.server.enter(|machine, now| machine.commit(now, self.stream, commit))
     }
 
@@ -104,10 +127,19 @@ impl Reader {
     pub(crate) fn end_resumption(&self) {
         self.server.lock().machine.end_resumption(self.stream);
     }
+
+    /// Has the operation continue, however long nobody reads.
+    pub(super) fn leave_operation(&mut self) {
+        if let Some(operation) = self.operation.take() {
+            operation.spawn();
+        }
+    }
 }
 
 impl Drop for Reader {
     fn drop(&mut self) {
         self.server.enter(|machine, now| machine.reader_left(now, self.stream, self.turn));
+        // It was aborted if nobody needs it.
+        self.leave_operation();
     }
 }

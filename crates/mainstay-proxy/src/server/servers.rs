@@ -87,7 +87,7 @@ impl Servers {
     ) -> Result<Session, OpenError> {
         let server = self.get(server).ok_or(OpenError::NoSuchServer)?;
         let key = server.enter(open).ok_or(OpenError::TooManySessions)?;
-        Session::new(&server, key).ok_or(OpenError::TooManySessions)
+        Session::new(server, key).ok_or(OpenError::TooManySessions)
     }
 
     /// Finds a session in memory or on disk. One whose record was lost is created again for a client of the version
@@ -111,7 +111,7 @@ impl Servers {
     pub fn session(&self, server: &str, id: &str) -> Result<Session, Lookup> {
         let server = self.get(server).ok_or(Lookup::NoSuchServer)?;
         let key = server.lock().machine.session(id).ok_or(Lookup::NoSuchSession)?;
-        Session::new(&server, key).ok_or(Lookup::NoSuchSession)
+        Session::new(server, key).ok_or(Lookup::NoSuchSession)
     }
 
     async fn load_from_disk(
@@ -125,7 +125,7 @@ impl Servers {
         let found = server.inner.ports.store.find(id).await;
         let found = found.map_err(|Unreadable| Lookup::Unreadable)?;
         let key = server.enter(|machine, now| machine.loaded(now, id, found, if_lost));
-        key.and_then(|key| Session::new(&server, key)).ok_or(Lookup::NoSuchSession)
+        key.and_then(|key| Session::new(server.clone(), key)).ok_or(Lookup::NoSuchSession)
     }
 
     /// Ends a session for its client.

@@ -18,9 +18,9 @@ pub struct Session {
 }
 
 impl Session {
-    pub(super) fn new(server: &Server, key: SessionKey) -> Option<Self> {
+    pub(super) fn new(server: Server, key: SessionKey) -> Option<Self> {
         let id = Arc::clone(server.lock().machine.session_id(key)?);
-        Some(Self { server: server.clone(), key, id })
+        Some(Self { server, key, id })
     }
 
     pub fn server(&self) -> &str {
@@ -39,9 +39,17 @@ impl Session {
 
     /// Sends a request. The reader gets its answer, and what comes before it.
     pub fn request(&self, message: Parsed, arrival: Arrival) -> Reader {
-        let (stream, turn) =
-            self.server.enter(|machine, now| machine.request(now, self.key, message, arrival));
-        Reader::new(self.server.clone(), stream, turn, 0)
+        let mut reader = self.request_when_polled(message, arrival);
+        reader.leave_operation();
+        reader
+    }
+
+    /// The same, but an HTTP server is sent the request when the reader is polled, by its task.
+    pub fn request_when_polled(&self, message: Parsed, arrival: Arrival) -> Reader {
+        let ((stream, turn), operation) = self.server.enter_for_operation(|state, now| {
+            state.machine.request(now, self.key, message, arrival)
+        });
+        Reader::new(self.server.clone(), stream, turn, 0).performing(operation)
     }
 
     /// Sends the requests of a batch, which are answered together in an array.

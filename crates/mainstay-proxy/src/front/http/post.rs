@@ -238,7 +238,7 @@ async fn ask(
     let sent = panics::catch(|| match request {
         Request::One(message, arrival) => {
             debug_assert!(!frame::is_test_panic(&message), "requested by a test");
-            asked.session.request(message, arrival)
+            asked.session.request_when_polled(message, arrival)
         }
         Request::Batch(messages) => asked.session.batch(messages),
     });
@@ -259,7 +259,7 @@ async fn ask(
 pub(super) fn commit(
     front: &Front,
     asked: Asked,
-    reader: Reader,
+    mut reader: Reader,
     journal_at: Instant,
 ) -> Response<Body> {
     let Asked { session, accept, version, is_json_until_close: until_close, initialize, .. } =

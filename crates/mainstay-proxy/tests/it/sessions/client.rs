@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use mainstay_proxy::frame::Parsed;
 use mainstay_proxy::{Arrival, Reader, Ready, Session, Start};
+use mainstay_session::Commit;
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::soon;
 
@@ -72,6 +73,15 @@ impl Client {
     /// Calls a tool.
     pub(super) fn calls(&self, tool: &str) -> Asked {
         self.asks("tools/call", &json!({"name": tool}))
+    }
+
+    /// Calls a tool with a request that is sent when its reader is polled.
+    pub(super) fn calls_when_polled(&self, tool: &str) -> Asked {
+        let id = json!(self.next_id.fetch_add(1, Ordering::Relaxed));
+        let params = json!({"name": tool});
+        let message = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params});
+        let message = Parsed::read(message.to_string().into()).unwrap();
+        Asked { reader: self.session.request_when_polled(message, Arrival::New), id }
     }
 
     /// Calls a tool, and wants to hear of its progress.
@@ -153,6 +163,13 @@ impl Asked {
             Ready::Message => Some(self.hears().await),
             Ready::Answer(_) | Ready::End => None,
         }
+    }
+
+    /// The head of the response is sent.
+    pub(super) fn is_committed(&mut self) {
+        let journal_at = Instant::now().into_std() + Duration::from_secs(60);
+        let commit = Commit { is_events: true, is_repeated: false, journal_at };
+        self.reader.commit(commit).expect("the session goes on");
     }
 
     /// Whether the next thing that the client gets is the end, without an answer.

@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 use serde_json::{Value, json};
 
 use super::World;
-use super::site::Site;
+use super::client::Asked;
+use super::site::{Site, Turn};
 use crate::soon;
 
 async fn served() -> (World, Site) {
@@ -278,6 +279,56 @@ async fn a_request_that_was_given_up_is_cancelled_in_its_session() {
     assert_eq!(cancelled.session(), call.session());
     cancelled.responds(202, "", "").await;
     call.ends().await;
+}
+
+/// The server gets a call while the reader of its answer is polled.
+async fn polled_until_called(site: &mut Site, asked: &mut Asked) -> Turn {
+    tokio::select! {
+        call = site.call("poke") => call,
+        _ = asked.hears_before_answer() => panic!("an answer from nowhere"),
+    }
+}
+
+#[tokio::test]
+async fn a_request_is_performed_by_the_reader_that_waits_for_its_answer() {
+    let (world, mut site) = served().await;
+    let client = world.client().await;
+    let mut asked = client.calls_when_polled("poke");
+    let call = polled_until_called(&mut site, &mut asked).await;
+    call.returns("done").await;
+    assert!(!asked.is_answered(), "nobody has read the response");
+    assert_eq!(soon(asked.hears_before_answer()).await, None);
+    assert_eq!(asked.text().await, "done");
+}
+
+#[tokio::test]
+async fn a_request_is_given_up_with_the_reader_that_performs_it() {
+    let (world, mut site) = served().await;
+    let client = world.client().await;
+    let mut asked = client.calls_when_polled("poke");
+    let call = polled_until_called(&mut site, &mut asked).await;
+    drop(asked);
+    let cancelled = site.turn().await;
+    assert_eq!(cancelled.message["method"], "notifications/cancelled");
+    cancelled.responds(202, "", "").await;
+    call.ends().await;
+}
+
+#[tokio::test]
+async fn a_request_that_takes_long_continues_without_its_reader() {
+    let (world, mut site) = served().await;
+    let client = world.client().await;
+    let mut asked = client.calls_when_polled("poke");
+    let call = polled_until_called(&mut site, &mut asked).await;
+    asked.is_committed();
+    call.returns("done").await;
+    soon(async {
+        while !asked.is_answered() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(asked.text().await, "done");
 }
 
 #[tokio::test]
