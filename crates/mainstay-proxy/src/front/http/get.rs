@@ -20,9 +20,9 @@ pub(super) async fn get(
     if !Accept::of(headers).events {
         return Err(Refusal::NoEventsAccepted);
     }
-    head::check_version(headers)?;
+    let version = head::version(headers)?;
     let id = head::session_id(headers)?;
-    let if_lost = Some(head::version(headers));
+    let if_lost = Some(version);
     let session = front.core.find(server, id, if_lost).await.map_err(Refusal::Lookup)?;
     let form = front.form(session.version());
     let general = |start| {

@@ -17,6 +17,9 @@ pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event
 const REPEATED: HeaderName = HeaderName::from_static("mainstay-repeated");
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 
+/// The version of clients that do not send theirs.
+pub(super) const OLDEST_VERSION: ProtocolVersion = ProtocolVersion::V2025_03_26;
+
 /// What nearly all clients send, which is compared because parsing it takes 3 % of the instructions of a call.
 const USUAL_ACCEPT: &str = "application/json, text/event-stream";
 
@@ -98,11 +101,10 @@ pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
     headers.get_all(CONTENT_ENCODING).into_iter().any(|encoding| encoding != "identity")
 }
 
-/// Checks the protocol version of the client, if it sends one.
-pub(super) fn check_version(headers: &HeaderMap) -> Result<(), Refusal> {
-    let Some(version) = headers.get(PROTOCOL_VERSION) else { return Ok(()) };
-    let version = version.to_str().unwrap_or_default().parse::<ProtocolVersion>();
-    version.map(drop).map_err(Refusal::Version)
+/// The protocol version of the client. Clients without the header are of 2025-03-26 or older.
+pub(super) fn version(headers: &HeaderMap) -> Result<ProtocolVersion, Refusal> {
+    let Some(version) = headers.get(PROTOCOL_VERSION) else { return Ok(OLDEST_VERSION) };
+    version.to_str().unwrap_or_default().parse().map_err(Refusal::Version)
 }
 
 /// The length of a whole request as clients send it: one space behind each colon. A body of unknown length gives `None`.
@@ -119,13 +121,6 @@ pub(super) fn length<B: Body>(request: &Request<B>) -> Option<usize> {
 pub(super) fn is_last<B>(request: &Request<B>) -> bool {
     let closes = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"close");
     request.headers().get_all(CONNECTION).iter().any(closes)
-}
-
-/// The protocol version of a client. Clients without the header are of 2025-03-26 or older.
-pub(super) fn version(headers: &HeaderMap) -> ProtocolVersion {
-    let version = headers.get(PROTOCOL_VERSION).and_then(|version| version.to_str().ok());
-    let version = version.and_then(|version| version.parse().ok());
-    version.unwrap_or(ProtocolVersion::V2025_03_26)
 }
 
 /// The session that a request belongs to.

@@ -206,7 +206,10 @@ async fn handle(
     }
     conn.taken();
     let mut response = match taken {
-        Ok((taken, headers)) => taken.respond(front, headers).await,
+        Ok((Taken::Request(asked, request), headers)) => {
+            post::ask(front, asked, request, headers).await
+        }
+        Ok((Taken::Done(response), _)) => response,
         Err(refusal) => refusal.into_response(),
     };
     if let Some(origin) = origin {
@@ -270,7 +273,7 @@ async fn take(
         Method::GET => Taken::Done(get::get(front, server, &head.headers).await?),
         Method::DELETE => {
             let id = head::session_id(&head.headers)?;
-            let if_lost = Some(head::version(&head.headers));
+            let if_lost = Some(head::version(&head.headers).unwrap_or(head::OLDEST_VERSION));
             front.core.find(server, id, if_lost).await.map_err(Refusal::Lookup)?;
             front.core.close(server, id).map_err(Refusal::Lookup)?;
             Taken::Done(reply::empty(StatusCode::NO_CONTENT))

@@ -71,7 +71,7 @@ pub(super) async fn take(
     if head::is_encoded(headers) {
         return Err(Refusal::ContentEncoding);
     }
-    let version = head::check_version(headers);
+    let version = head::version(headers);
     let text = read(body, front.config.limits.body, &front.config.budget, conn).await?;
     if !is_admitted() {
         return Err(Refusal::BadToken);
@@ -80,13 +80,12 @@ pub(super) async fn take(
         let id = head::session_id(headers)?;
         front.core.find(server, id, if_lost).await.map_err(Refusal::Lookup)
     };
-    let session = async || {
-        let session = find(Some(head::version(headers))).await?;
+    let session = async |version| {
+        let session = find(Some(version)).await?;
         Ok((session, sequence::turn(front, headers).await?))
     };
     if is_batch(&text) {
-        version?;
-        let (session, turn) = session().await?;
+        let (session, turn) = session(version?).await?;
         return take_batch(session, turn, accept, &text);
     }
     let message = parse(text).await.map_err(Refusal::Frame)?;
@@ -94,7 +93,7 @@ pub(super) async fn take(
         // Checked before the version, because a client that probes for a newer one sends that.
         return Err(Refusal::Discover { id: id_of(&message) });
     }
-    version?;
+    let version = version?;
     match message.kind() {
         Kind::Request if message.method() == Some(&Method::Initialize) => {
             // An id that is not known is one of a session that has ended.
@@ -107,7 +106,7 @@ pub(super) async fn take(
             }
         }
         Kind::Request => {
-            let (session, turn) = session().await?;
+            let (session, turn) = session(version).await?;
             let is_json_until_close = head::is_json_until_close(headers, accept);
             let repeated = head::repeated(headers);
             if repeated.is_some()
@@ -123,7 +122,7 @@ pub(super) async fn take(
             Ok(Taken::Request(asked, Request::One(message, arrival)))
         }
         Kind::Notification | Kind::Result | Kind::Error => {
-            let (session, _turn) = session().await?;
+            let (session, _turn) = session(version).await?;
             session.post(&message);
             Ok(Taken::Done(reply::empty(StatusCode::ACCEPTED)))
         }
@@ -148,14 +147,6 @@ impl Taken {
     fn initialize(session: Session, accept: Accept, message: Parsed) -> Self {
         let asked = Asked::initialize(session, accept, &message);
         Self::Request(asked, Request::One(message, Arrival::New))
-    }
-
-    /// Answers, with an empty map for the headers.
-    pub(super) async fn respond(self, front: &Front, headers: HeaderMap) -> Response<Body> {
-        match self {
-            Self::Request(asked, request) => ask(front, asked, request, headers).await,
-            Self::Done(response) => response,
-        }
     }
 }
 
@@ -226,13 +217,16 @@ fn take_batch(
 const FAILED: &str = "Mainstay failed to answer this request; its effect is unknown. \
     The cause is in the daemon's log.";
 
-/// Sends a request to its session, and waits for the answer for a short while.
-async fn ask(
+/// Sends a request to its session, and waits for the answer for a short while. The map is empty, and for the headers of
+/// the response.
+///
+/// Not an `async fn`, so that the request is not part of the future.
+pub(super) fn ask(
     front: &Front,
     mut asked: Asked,
     request: Request,
     headers: HeaderMap,
-) -> Response<Body> {
+) -> impl Future<Output = Response<Body>> {
     let now = Instant::now();
     let due = now + DURABLE;
     let sent = panics::catch(|| match request {
@@ -244,13 +238,15 @@ async fn ask(
     });
     let delay = front.config.kind.response_delay(asked.turn.is_some());
     drop(asked.turn.take());
-    let Ok(mut reader) = sent else { return reply::failure(asked.id.as_deref(), FAILED) };
-    match timeout_at(now + delay, poll_fn(|cx| reader.poll_ready(cx))).await {
-        Ok(Ready::Answer(answer)) if asked.accept.json => plain(&asked, answer, headers),
-        Ok(Ready::End) => reply::empty(StatusCode::ACCEPTED),
-        Ok(Ready::Answer(_)) | Err(_) => commit(front, asked, reader, due),
-        // A client that has received something can resume the stream, so it is journaled at once.
-        Ok(Ready::Message) => commit(front, asked, reader, Instant::now()),
+    async move {
+        let Ok(mut reader) = sent else { return reply::failure(asked.id.as_deref(), FAILED) };
+        match timeout_at(now + delay, poll_fn(|cx| reader.poll_ready(cx))).await {
+            Ok(Ready::Answer(answer)) if asked.accept.json => plain(&asked, answer, headers),
+            Ok(Ready::End) => reply::empty(StatusCode::ACCEPTED),
+            Ok(Ready::Answer(_)) | Err(_) => commit(front, asked, reader, due),
+            // A client that has received something can resume the stream, so it is journaled at once.
+            Ok(Ready::Message) => commit(front, asked, reader, Instant::now()),
+        }
     }
 }
 
