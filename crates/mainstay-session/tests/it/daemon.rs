@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use mainstay_core::UnitHistory;
-use mainstay_core::supervisor;
+use mainstay_core::session_runs::{Event as SessionRunEvent, Requests};
+use mainstay_core::{SessionRuns, supervisor};
 use mainstay_mcp::upstream::Identity;
 use mainstay_session::{
     Action, Config, LinkKey, OperationKey, RelayNews, Report, Server, SessionClock, SessionIds,
@@ -16,6 +16,7 @@ use crate::driver::{Driver, Scope};
 use crate::event::Event;
 use crate::model::ClientState;
 use crate::script::Kind;
+use crate::session_drivers::key_of;
 use crate::world::{Reader, World};
 
 pub(crate) struct Daemon {
@@ -25,6 +26,8 @@ pub(crate) struct Daemon {
     pub(crate) readers: HashMap<StreamRef, Reader>,
     pub(crate) aborted: HashSet<OperationKey>,
     pub(crate) drivers: BTreeMap<Scope, Driver>,
+    pub(crate) session_runs: SessionRuns,
+    pub(crate) requests: Requests,
 }
 
 static IDS: LazyLock<SessionIds> = LazyLock::new(|| SessionIds::new(&[7; 32], 1));
@@ -67,8 +70,10 @@ impl World {
 
     fn execute_report(&mut self, daemon: usize, report: Report) {
         let (scope, event) = match report {
-            Report::StartSessionRun(id) => return self.isolate(&id),
-            Report::StopSessionRun(id, why) => return self.end_session_run(&id, why),
+            Report::StartSessionRun(id) => return self.request_session_run(daemon, &id, None),
+            Report::StopSessionRun(id, why) => {
+                return self.request_session_run(daemon, &id, Some(why));
+            }
             Report::Demand(owner) => (owner, supervisor::Event::Demand),
             Report::Unreachable(owner, generation) => {
                 (owner, supervisor::Event::Unreachable { generation })
@@ -136,6 +141,8 @@ impl World {
             readers: HashMap::new(),
             aborted: HashSet::new(),
             drivers: BTreeMap::new(),
+            session_runs: SessionRuns::new(self.last_session_runs()),
+            requests: Requests::default(),
         });
         self.current = Some(self.daemons.len() - 1);
         self.add_driver(&None, self.history.clone());
@@ -145,8 +152,7 @@ impl World {
                 continue;
             };
             if self.server().is_some_and(|server| server.session(session).is_some()) {
-                let last = self.last_run(session);
-                self.add_driver(&scope, UnitHistory { last, ..UnitHistory::default() });
+                self.handle_session_run(SessionRunEvent::Start(key_of(session)));
             } else {
                 self.forget_runs(&scope);
             }
@@ -189,7 +195,7 @@ impl World {
         }
         let Some(current) = self.current.take() else { return };
         self.note_durable();
-        self.save_history(current);
+        self.daemons[current].drivers.clear();
         self.daemons[current].server = None;
         self.daemons[current].readers.clear();
         self.store.state().lose_unwritten();
@@ -231,7 +237,7 @@ impl World {
             return;
         }
         self.note_durable();
-        self.save_history(current);
+        self.daemons[current].drivers.clear();
         self.store.state().write();
         self.daemons[current].readers.clear();
         let Some(server) = self.daemons[current].server.as_mut() else { return };

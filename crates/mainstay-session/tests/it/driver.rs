@@ -1,13 +1,11 @@
-//! Drivers: they execute what the supervisors of runs decide, as those of the daemon do, and start and end the runs of
-//! single sessions.
+//! Drivers: they execute what the supervisors of runs decide, as those of the daemon do.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use mainstay_core::session_runs::Event as SessionRunEvent;
 use mainstay_core::supervisor::{
     Action, Connection, Event as SupervisorEvent, InheritedRun, RunDetails, SessionFailure,
-    SessionRunEnd,
 };
 use mainstay_core::{
     RestartPolicy, RunId, ServerName, ServerSpec, Status, Supervisor, UnitHistory, Wanted,
@@ -18,6 +16,7 @@ use mainstay_session::{Availability, LinkKey, LinkTarget, Run, RunInfo, epoch};
 use crate::event::Event;
 use crate::model::ClientState;
 use crate::script::{Engine, Kind};
+use crate::session_drivers::key_of;
 use crate::world::World;
 
 /// The session whose own run something is about; none for the run that all sessions share.
@@ -28,8 +27,6 @@ pub(crate) struct Driver {
     session: Option<Session>,
     /// The start in progress. It ends with the driver.
     pub(crate) starting: Option<RunId>,
-    /// What follows the end of the run of a single session, once it was told to end.
-    after_end: Option<AfterEnd>,
 }
 
 /// The MCP session with a run, or an attempt to open it.
@@ -39,13 +36,6 @@ struct Session {
     is_closed: bool,
     /// Once it is open.
     run: Option<Arc<Run>>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum AfterEnd {
-    Nothing,
-    KeepNumber,
-    StartNext,
 }
 
 static SPECS: LazyLock<[ServerSpec; 3]> = LazyLock::new(|| {
@@ -117,7 +107,7 @@ impl World {
             inherited,
             history,
         );
-        let driver = Driver { supervisor, session: None, starting: None, after_end: None };
+        let driver = Driver { supervisor, session: None, starting: None };
         self.daemons[current].drivers.insert(scope.clone(), driver);
         self.publish(scope);
         self.tell(scope, SupervisorEvent::Tick);
@@ -149,6 +139,7 @@ impl World {
                 Action::SaveIntent(wanted) => self.wanted = wanted,
                 Action::Publish => self.publish(scope),
                 Action::Start(run) => {
+                    self.last_runs.insert(scope.clone(), run);
                     if let Some(driver) = self.driver(scope) {
                         driver.starting = Some(run);
                     }
@@ -181,7 +172,8 @@ impl World {
                 }
                 Action::Forget => self.forget(scope),
                 Action::Release(_) | Action::Retired => panic!("{action:?} was not asked for"),
-                Action::Record { .. } | Action::SaveHistory(_) | Action::ClearRun => {}
+                Action::SaveHistory(history) => self.history = history,
+                Action::Record { .. } | Action::ClearRun => {}
             }
         }
     }
@@ -196,7 +188,7 @@ impl World {
         }
     }
 
-    fn set_availability(&mut self, scope: &Scope, availability: Availability) {
+    pub(crate) fn set_availability(&mut self, scope: &Scope, availability: Availability) {
         let now = self.instant();
         if let Some(server) = self.server() {
             match scope {
@@ -350,68 +342,13 @@ impl World {
             for client in self.clients.iter_mut().filter(|client| client.local.is_none()) {
                 client.state = ClientState::Over;
             }
-            for scope in self.scopes() {
-                let event = SupervisorEvent::Want(Wanted::Gone);
-                self.after(1, Event::Driver { daemon: current, scope, event });
-            }
-            return;
+            let removed = SessionRunEvent::ServerRemoved(run_name(&None));
+            return self.handle_session_run(removed);
         };
-        let last = driver.supervisor.unit().last_run();
-        if driver.after_end != Some(AfterEnd::Nothing) {
-            self.last_runs.insert(Arc::clone(session), last);
-        }
-        match driver.after_end {
-            Some(AfterEnd::Nothing | AfterEnd::KeepNumber) => {}
-            Some(AfterEnd::StartNext) => {
-                if self.server().is_some_and(|server| server.session(session).is_some()) {
-                    self.start_session_run(session);
-                }
-            }
-            None => {
-                if let Some(server) = self.server() {
-                    server.clear_own_run(session);
-                }
-                self.settle();
-            }
-        }
-    }
-
-    /// A session needs a run of its own.
-    pub(crate) fn isolate(&mut self, session: &Arc<str>) {
-        let scope = Some(Arc::clone(session));
-        match self.driver(&scope) {
-            Some(Driver { after_end: Some(after_end), .. }) => *after_end = AfterEnd::StartNext,
-            Some(_) => self.publish(&scope),
-            None => self.start_session_run(session),
-        }
-    }
-
-    fn start_session_run(&mut self, session: &Arc<str>) {
-        let scope = Some(Arc::clone(session));
-        if self.driver(&None).is_none() {
-            return self.set_availability(&scope, Availability::Removed);
-        }
-        let last = self.last_runs.remove(session).unwrap_or_default();
-        self.add_driver(&scope, UnitHistory { last, ..UnitHistory::default() });
-    }
-
-    /// A session does not need its run.
-    pub(crate) fn end_session_run(&mut self, session: &Arc<str>, why: SessionRunEnd) {
-        let after_end = match why {
-            SessionRunEnd::Idle | SessionRunEnd::Shared => AfterEnd::KeepNumber,
-            SessionRunEnd::SessionEnded => {
-                self.last_runs.remove(session);
-                AfterEnd::Nothing
-            }
-        };
-        let scope = Some(Arc::clone(session));
-        let Some(driver) = self.driver(&scope) else { return };
-        if driver.after_end.replace(after_end).is_none()
-            && let Some(daemon) = self.current
-        {
-            let event = SupervisorEvent::EndSessionRun(why);
-            self.after(0, Event::Driver { daemon, scope, event });
-        }
+        let last = Some(driver.supervisor.unit().last_run());
+        // What sessions asked for before is handled before.
+        self.handle_requests();
+        self.handle_session_run(SessionRunEvent::Ended { name: key_of(session).run_name(), last });
     }
 
     /// The user starts, stops or removes the server. What is wanted is stored, also while no daemon runs.
@@ -420,7 +357,7 @@ impl World {
             return;
         }
         self.wanted = wanted;
-        for scope in self.scopes() {
+        for scope in self.commanded() {
             self.tell(&scope, SupervisorEvent::Want(wanted));
         }
     }
@@ -431,7 +368,7 @@ impl World {
             return;
         }
         self.wanted = Wanted::On;
-        for scope in self.scopes() {
+        for scope in self.commanded() {
             self.tell(&scope, SupervisorEvent::Restart);
         }
     }
@@ -439,25 +376,5 @@ impl World {
     pub(crate) fn status(&mut self, scope: &Scope) -> Option<Status> {
         let now = self.instant();
         Some(self.driver(scope)?.supervisor.unit().view(now).status)
-    }
-
-    /// What the next daemon knows of the server.
-    pub(crate) fn save_history(&mut self, daemon: usize) {
-        let drivers: BTreeMap<_, _> = std::mem::take(&mut self.daemons[daemon].drivers);
-        for (scope, driver) in drivers {
-            let history = driver.supervisor.unit().history();
-            match scope {
-                Some(session) if driver.after_end != Some(AfterEnd::Nothing) => {
-                    self.last_runs.insert(session, history.last);
-                }
-                Some(_) => {}
-                None => self.history = history,
-            }
-        }
-    }
-
-    /// The last run of a session, for the next daemon.
-    pub(crate) fn last_run(&self, session: &str) -> RunId {
-        self.last_runs.get(session).copied().unwrap_or_default()
     }
 }

@@ -82,6 +82,10 @@ pub(crate) enum Event {
         connection: Connection,
         result: Result<Arc<Run>, SessionFailure>,
     },
+    /// What sessions have asked for is handled.
+    SessionRunRequests {
+        daemon: usize,
+    },
     /// The user starts the server again.
     WantOn,
     Written {

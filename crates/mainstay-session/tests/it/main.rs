@@ -18,6 +18,7 @@ mod regressions;
 mod rng;
 mod script;
 mod server;
+mod session_drivers;
 mod store;
 mod world;
 

@@ -10,6 +10,7 @@ use mainstay_mcp::frame::Parsed;
 use mainstay_session::{Server, StreamKey, StreamRef};
 
 use crate::daemon::Daemon;
+use crate::driver::Scope;
 use crate::engine::Outage;
 use crate::event::{Event, Queued};
 use crate::model::{Call, Client, Execution, Response, Run};
@@ -50,9 +51,9 @@ pub(crate) struct World {
     pub(crate) runs: Vec<Run>,
     /// What the user wants of the server.
     pub(crate) wanted: Wanted,
-    /// What earlier daemons knew of the shared run, and the last runs of sessions.
+    /// What earlier daemons knew of the shared run, and all last runs.
     pub(crate) history: UnitHistory,
-    pub(crate) last_runs: BTreeMap<Arc<str>, RunId>,
+    pub(crate) last_runs: BTreeMap<Scope, RunId>,
     /// How the next runs behave, and how many of the next starts fail.
     pub(crate) behaviour: Behaviour,
     pub(crate) failing_starts: u8,
@@ -236,6 +237,11 @@ impl World {
             Event::SessionResult { daemon, scope, connection, result } => {
                 if self.current == Some(daemon) {
                     self.session_result(&scope, connection, result);
+                }
+            }
+            Event::SessionRunRequests { daemon } => {
+                if self.current == Some(daemon) {
+                    self.handle_requests();
                 }
             }
             Event::WantOn => self.want(Wanted::On),
