@@ -43,7 +43,7 @@ impl Bench {
         }
         let run = dir.join("run");
         fs::write(
-            dir.join("listen_addrs"),
+            dir.join("addresses"),
             format!("tcp 127.0.0.1:0\nunix {} {SOCKET}", run.display()),
         )
         .unwrap();
