@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_api::Listen;
-use mainstay_hold::limits::{FINISH_REQUESTS, FIRST_LISTENER, PASS_CONNECTIONS};
+use mainstay_hold::limits::FIRST_LISTENER;
 use mainstay_hold::listeners;
 use mainstay_hold::socket_owners::SocketOwners;
 use mainstay_proxy::front::http::{
@@ -251,7 +251,7 @@ fn config(scope: Scope, budget: Arc<ConnectionBudget>, context: &Context) -> Con
         scope,
         callers,
         allowed,
-        limits: Limits { drain: FINISH_REQUESTS, hand_over: PASS_CONNECTIONS, ..Limits::default() },
+        limits: Limits::default(),
         kind: ListenerKind::Public,
         budget,
         store: None,

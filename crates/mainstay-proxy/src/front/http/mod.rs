@@ -42,6 +42,7 @@ use std::time::Duration;
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HOST, HeaderMap, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, Version};
+use mainstay_hold::limits::{FINISH_REQUESTS, PASS_CONNECTIONS};
 use tokio::sync::watch;
 
 use self::body::{Body, Opening};
@@ -130,12 +131,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            head: 64 << 10,
-            body: 16 << 20,
-            drain: Duration::from_secs(5),
-            hand_over: Duration::from_millis(900),
-        }
+        Self { head: 64 << 10, body: 16 << 20, drain: FINISH_REQUESTS, hand_over: PASS_CONNECTIONS }
     }
 }
 
