@@ -6,9 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::{Instant, timeout};
 
-use super::messages::{
-    ABSENT, LOST_REPEATEDLY, RequestInfo, STOPPED, UNKNOWN_EFFECT, is_harmless, refused,
-};
+use super::messages::{ABSENT, LOST_REPEATEDLY, RequestInfo, STOPPED, UNKNOWN_EFFECT, refused};
 use super::order::Position;
 use super::output::{EventReader, Memory};
 use super::shared::{Failed, OpenRequest, Shared};
@@ -84,7 +82,8 @@ impl Exchange {
 
     /// A request that an earlier bridge sent, with the last event of its stream.
     pub(super) fn resumed(shared: &Arc<Shared>, id: &str, event: String) -> Self {
-        let request = shared.add(RequestInfo::new(id, false));
+        let request = shared.add(RequestInfo::unknown(id));
+        request.set_sent();
         let mut exchange = Self::with(shared, request, None, Instant::now());
         exchange.last_event = Some(event);
         exchange
@@ -281,9 +280,10 @@ impl Exchange {
 
     /// Answers in place of the server.
     fn refuse(&mut self, why: &str) {
-        let is_harmless = self.message.as_ref().is_none_or(is_harmless);
-        let may_have_run = self.lost_at.is_some() && !is_harmless;
-        self.answer = self.request.info.refusal(if may_have_run { UNKNOWN_EFFECT } else { why });
+        let info = &self.request.info;
+        // A resumed request was sent before.
+        let was_sent = self.lost_at.is_some() || self.message.is_none();
+        self.answer = info.refusal(if info.may_have_run(was_sent) { UNKNOWN_EFFECT } else { why });
     }
 
     fn lost(&mut self) {
@@ -316,5 +316,5 @@ impl Drop for Exchange {
 }
 
 fn info_of(request: &Parsed) -> RequestInfo {
-    RequestInfo::of(request).unwrap_or_else(|| RequestInfo::new("null", false))
+    RequestInfo::of(request).unwrap_or_else(|| RequestInfo::unknown("null"))
 }

@@ -33,6 +33,8 @@ pub(super) struct RequestInfo {
     /// As JSON.
     id: Box<str>,
     is_call: bool,
+    /// Whether it can be sent twice without harm, whatever its server does.
+    is_repeatable: bool,
 }
 
 impl Content {
@@ -73,23 +75,28 @@ impl Content {
 }
 
 impl RequestInfo {
-    pub(super) fn new(id: &str, is_call: bool) -> Self {
-        Self { id: id.into(), is_call }
+    /// A request of which only the id is known.
+    pub(super) fn unknown(id: &str) -> Self {
+        Self { id: id.into(), is_call: false, is_repeatable: false }
     }
 
     /// None if the message is not a request.
     pub(super) fn of(message: &Parsed) -> Option<Self> {
-        let is_call = message.method()? == &Method::ToolsCall;
-        Some(Self::new(message.id()?.get(), is_call))
+        let method = message.method()?;
+        Some(Self {
+            id: message.id()?.get().into(),
+            is_call: method == &Method::ToolsCall,
+            is_repeatable: method.is_repeatable() == Some(true),
+        })
     }
 
     pub(super) fn id(&self) -> &str {
         &self.id
     }
 
-    /// Whether it calls a tool.
-    pub(super) fn is_call(&self) -> bool {
-        self.is_call
+    /// Whether the client has to be told that its effect is unknown.
+    pub(super) fn may_have_run(&self, was_sent: bool) -> bool {
+        was_sent && !self.is_repeatable
     }
 
     /// Whether this message is the answer to it.
@@ -118,11 +125,6 @@ pub(super) fn refused(request: &RequestInfo, body: Bytes) -> Option<Bytes> {
         Some(error) => frame::error_text(id, error),
         None => frame::error(id, INTERNAL_ERROR, "Mainstay refused this request"),
     })
-}
-
-/// Whether a request can be sent twice without harm, whatever its server does.
-pub(super) fn is_harmless(message: &Parsed) -> bool {
-    message.method().and_then(Method::is_repeatable) == Some(true)
 }
 
 pub(super) fn too_long(limit: usize) -> Bytes {
@@ -163,9 +165,30 @@ mod tests {
         assert!(answer.result().is_some() && answer.id().unwrap().get() == "3");
     }
 
+    #[track_caller]
+    fn check_effect(request: Option<&str>, expected: bool) {
+        let info = request.map_or_else(
+            || RequestInfo::unknown("1"),
+            |method| {
+                let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}"}}"#);
+                RequestInfo::of(&Parsed::read(text.into()).unwrap()).unwrap()
+            },
+        );
+        assert_eq!(info.may_have_run(true), expected, "{request:?}");
+        assert!(!info.may_have_run(false), "{request:?}");
+    }
+
+    #[test]
+    fn only_what_is_known_to_be_harmless_has_no_unknown_effect() {
+        check_effect(Some("tools/list"), false);
+        check_effect(Some("tools/call"), true);
+        check_effect(Some("vendor/method"), true);
+        check_effect(None, true);
+    }
+
     #[test]
     fn the_error_of_a_response_gets_the_id_of_the_request() {
-        let request = RequestInfo::new("7", false);
+        let request = RequestInfo::unknown("7");
         let body = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"no"}}"#;
         let answer = refused(&request, body.into()).unwrap();
         assert_eq!(answer, r#"{"jsonrpc":"2.0","id":7,"error":{"code":-32600,"message":"no"}}"#);

@@ -5,8 +5,8 @@
 //!
 //! The daemon may be killed, replaced or away. A connection that breaks is made again, and a request whose response was
 //! lost is sent again with the last event that was received. The front then continues the stream, or decides by the
-//! replay contract what becomes of the request: nothing of that is decided here. If no daemon runs for too long, the
-//! request gets an error.
+//! replay contract what becomes of the request. Only if no daemon runs for too long, the request is answered here: with an
+//! error that says whether its effect is unknown.
 //!
 //! Guarantees: every request gets one answer, unless its client cancels it; messages reach the server in order.
 

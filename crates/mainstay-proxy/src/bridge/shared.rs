@@ -185,7 +185,7 @@ impl Shared {
     pub(super) async fn refuse_open(&self, why: &str) {
         let open = std::mem::take(&mut self.state().requests);
         for request in open.iter().filter(|request| request.may_answer()) {
-            let may_have_run = request.info.is_call() && request.was_sent.load(Ordering::Relaxed);
+            let may_have_run = request.info.may_have_run(request.was_sent.load(Ordering::Relaxed));
             let why = if may_have_run { &format!("{why}; its effect is unknown") } else { why };
             if let Some(answer) = request.info.refusal(why) {
                 self.write(answer).await;
