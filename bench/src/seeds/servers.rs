@@ -4,11 +4,12 @@ use std::fs;
 use std::time::Duration;
 
 use serde_json::json;
+use tokio::time::{Instant, sleep};
 
 use super::client::Answer;
 use super::schedule::{check_schedule, delays};
 use super::screen::{Seen, figure};
-use super::stage::{Stage, check, end};
+use super::stage::{LIMIT, POLL, Stage, check, end};
 use crate::rig::{BenchError, Event, Server};
 
 pub(super) const KILLED: &str = "a server is killed (kill -9)";
@@ -79,7 +80,7 @@ pub(super) async fn refreshed(stage: &mut Stage<'_>) -> Result<Seen, BenchError>
     stage.until_entries(&with).await?;
     let back = begun.elapsed();
     stage.client(NOTED)?.echo().await?;
-    check_order(&stage.events(NOTED).await?)?;
+    until_in_order(stage).await?;
     let figure = format!("out {}, in {}", figure(out), figure(back));
     Ok(Seen::new("entry out, then in again: same bytes", figure))
 }
@@ -105,18 +106,27 @@ fn check_given_up(told: &Answer, server: &Server) -> Result<(), BenchError> {
     check(given_up && reason.contains("exited 3"), || format!("it is {server:?}"))
 }
 
-fn check_order(events: &[Event]) -> Result<(), BenchError> {
-    let order: Vec<_> = events
-        .iter()
-        .filter_map(|event| match (event.kind.as_str(), event.cause.as_deref()) {
-            ("client", Some(cause)) => Some(cause),
-            (kind @ ("started" | "ready"), _) => Some(kind),
-            _ => None,
-        })
-        .collect();
-    check(order.ends_with(&["removed", "started", "ready", "added"]), || {
-        format!("in order: {order:?}")
-    })
+/// A change of a file is recorded shortly after it is made.
+async fn until_in_order(stage: &Stage<'_>) -> Result<(), BenchError> {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let events = stage.events(NOTED).await?;
+        let order: Vec<_> = events.iter().filter_map(step).collect();
+        if order.ends_with(&["removed", "started", "ready", "added"]) {
+            return Ok(());
+        }
+        check(Instant::now() < deadline, || format!("in order: {order:?}"))?;
+        sleep(POLL).await;
+    }
+}
+
+/// What an event says about entries and runs.
+fn step(event: &Event) -> Option<&str> {
+    match (event.kind.as_str(), event.cause.as_deref()) {
+        ("client", Some(cause)) => Some(cause),
+        (kind @ ("started" | "ready"), _) => Some(kind),
+        _ => None,
+    }
 }
 
 fn fixture(stage: &Stage<'_>) -> String {
