@@ -14,9 +14,8 @@ use std::pin::pin;
 use mainstay_api::{ApiError, ErrorKind, Listen};
 use mainstay_core::LONGEST_STOP_TIMEOUT;
 use mainstay_hold::holder::HolderEvent;
-use mainstay_hold::limits::{ANSWER, SETTLE, STOP_TIMEOUT, SUPERSEDED_CHECK};
+use mainstay_hold::limits::{ANSWER, MAX_STOP_TIMEOUT, SUPERSEDED_CHECK};
 use mainstay_proxy::Servers;
-use mainstay_proxy::front::DURABLE;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -31,10 +30,8 @@ use crate::state::schemas::INTENT;
 use crate::state::store::Store;
 use crate::{Config, RunError, inspect, listen};
 
-// A request is in the journal before the old daemon stops waiting for it.
-const _: () = assert!(DURABLE.as_millis() < SETTLE.as_millis());
 // The end of a daemon waits for the slowest server.
-const _: () = assert!(LONGEST_STOP_TIMEOUT.as_millis() == STOP_TIMEOUT.as_millis());
+const _: () = assert!(LONGEST_STOP_TIMEOUT.as_millis() == MAX_STOP_TIMEOUT.as_millis());
 
 /// The first step of the new daemon: checks that it can serve, and waits until the old one has handed over. Returns
 /// false if the old one continues instead.

@@ -86,8 +86,9 @@ pub const HAND_OVER: Duration = s(3);
 pub const STILL_QUIET: Duration = s(1);
 /// The command that asked for the reload reads its answer within this time.
 pub const ANSWER: Duration = ms(100);
-/// Requests are answered or in the journal within this time. A request is in the journal after 150 ms; the rest is for
-/// busy machines.
+/// A request without an answer is in the journal after this time, so that the next daemon can continue it.
+pub const JOURNAL_AFTER: Duration = ms(150);
+/// Requests are answered or in the journal within this time, also on busy machines.
 pub const SETTLE: Duration = ms(600);
 /// Connections are idle, or in the middle of a response that can be passed on, within this time.
 pub const PASS_CONNECTIONS: Duration = ms(900);
@@ -123,16 +124,17 @@ pub const LEAVE: Duration = s(630);
 /// A driver handles a message within this time.
 pub const ACKNOWLEDGE: Duration = s(1);
 /// The longest stop timeout that a server may have.
-pub const STOP_TIMEOUT: Duration = s(90);
+pub const MAX_STOP_TIMEOUT: Duration = s(90);
 /// Killed processes end within this time. Only processes that are stuck in the kernel need longer.
 pub const KILL_SERVER: Duration = s(10);
 /// The cgroup of a run is empty within this time after its last known process has ended.
 pub const EMPTY_CGROUP: Duration = s(2);
 /// A server stops this long after its stop timeout at the latest; otherwise it is reported as late.
 pub const STOP_SERVER: Duration = s(13);
-/// A server that is removed waits this long for the removal of its entries in clients' files. Commands report as long
-/// what became of entries.
+/// A server that is removed waits this long for the removal of its entries in clients' files.
 pub const REMOVE_ENTRIES: Duration = s(8);
+/// A command that changes entries waits this long for what became of them. It reports a removal that was given up.
+pub const REPORT_ENTRIES: Duration = s(8);
 /// A shim whose run is over waits this long for a daemon that reads how it ended.
 pub const LINGER: Duration = s(60);
 
@@ -176,6 +178,7 @@ const _: () =
 // Commands and `connect` outlast the longest pause while they wait, and `connect` a start of the daemon.
 const _: () = assert!(is_below(&[MAX_PAUSE_OF_CLIENT], RESTART_GRACE));
 const _: () = assert!(is_below(&[START_RETRY, START], CONNECT_HOLD));
+const _: () = assert!(is_below(&[JOURNAL_AFTER], SETTLE));
 // The steps of a hand-over end in this order: settle, pass connections, report; then kill, roll back. Every step
 // between the last connection and the report ends at REPORT.
 const _: () = assert!(is_below(&[SETTLE], PASS_CONNECTIONS) && is_below(&[LAST_MESSAGES], SETTLE));
@@ -190,6 +193,7 @@ const _: () = assert!(is_below(&[HAND_OVER, SERVE], RELAY_CONNECT) && is_below(&
 // A shim has given up on processes before its server is late, and so has a removal on clients' files.
 const _: () = assert!(is_below(&[KILL_SERVER, EMPTY_CGROUP], STOP_SERVER));
 const _: () = assert!(is_below(&[REMOVE_ENTRIES, ACKNOWLEDGE], STOP_SERVER));
+const _: () = assert!(REMOVE_ENTRIES.as_millis() <= REPORT_ENTRIES.as_millis());
 // The end of a run is kept until the next daemon is ready.
 const _: () = assert!(is_below(&[MAX_PAUSE_OF_CLIENT, SERVE], LINGER));
 // The journal is part of what is written within FLUSH.
@@ -197,7 +201,7 @@ const _: () = assert!(is_below(&[FLUSH_JOURNAL], FLUSH));
 // The steps of a stop, in their order: answer requests, refuse changes, stop servers, finish commands, write session
 // files, write stores, end threads, write the log. `daemon stop` reports that it is slow before the daemon is killed.
 const STOP_STEPS: [Duration; 9] =
-    [FINISH_REQUESTS, FLUSH, STOP_TIMEOUT, STOP_SERVER, FLUSH, FLUSH, FLUSH, FLUSH, FLUSH_LOG];
+    [FINISH_REQUESTS, FLUSH, MAX_STOP_TIMEOUT, STOP_SERVER, FLUSH, FLUSH, FLUSH, FLUSH, FLUSH_LOG];
 const _: () = assert!(is_below(&STOP_STEPS, STOP_COMMAND) && is_below(&[STOP_COMMAND], END));
 // Restarts slow down, but a client that waits is served sooner.
 const _: () = assert!(is_below(&[FIRST_PAUSE], MAX_PAUSE_OF_CLIENT));

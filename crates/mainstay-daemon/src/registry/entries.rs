@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mainstay_api::{ApiError, Around, ClientDone, ClientInfo, ClientReport};
 use mainstay_core::supervisor::Event;
 use mainstay_core::{ClientSettings, ServerName, ServerSpec};
-use mainstay_hold::limits::{ACKNOWLEDGE, REMOVE_ENTRIES};
+use mainstay_hold::limits::{ACKNOWLEDGE, REPORT_ENTRIES};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -139,7 +139,7 @@ async fn ensure(servers: impl Iterator<Item = (Handle, EntryRequest)>) -> Vec<Cl
 pub(super) async fn collect(
     requested: Vec<(ServerName, oneshot::Receiver<Vec<ClientReport>>)>,
 ) -> Vec<ClientReport> {
-    let limit = Instant::now() + REMOVE_ENTRIES;
+    let limit = Instant::now() + REPORT_ENTRIES;
     let mut reports = Vec::new();
     for (server, done) in requested {
         match timeout_at(limit, done).await {

@@ -15,7 +15,6 @@ use bytes::Bytes;
 use mainstay_session::{NO_DISCOVER, NOT_INITIALIZED};
 use serde_json::json;
 
-pub use self::http::DURABLE;
 pub use mainstay_mcp::version::{ProtocolVersion, UnknownVersion};
 
 /// The code of an answer about a server or session that does not exist. Clients take it as the end

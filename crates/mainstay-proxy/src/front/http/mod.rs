@@ -42,7 +42,7 @@ use std::time::Duration;
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HOST, HeaderMap, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, Version};
-use mainstay_hold::limits::{FINISH_REQUESTS, PASS_CONNECTIONS};
+use mainstay_hold::limits::{FINISH_REQUESTS, JOURNAL_AFTER, PASS_CONNECTIONS};
 use tokio::sync::watch;
 
 use self::body::{Body, Opening};
@@ -65,8 +65,11 @@ pub use self::store::{
 };
 pub use self::unfinished::UnfinishedResponse;
 
-/// How long a request takes before it is worth a place in the journal, and its response begins.
-pub const DURABLE: Duration = Duration::from_millis(150);
+/// When the response of the private listener begins: `connect` then knows that its message has arrived.
+const PRIVATE_RESPONSE_DELAY: Duration = Duration::from_millis(50);
+
+/// The same for a `connect` without sequence numbers, which sends the next message only then.
+const UNNUMBERED_RESPONSE_DELAY: Duration = Duration::from_millis(2);
 
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -108,11 +111,9 @@ impl ListenerKind {
     fn response_delay(self, is_numbered: bool) -> Duration {
         match self {
             // Until then the answer can be plain JSON, which some clients handle better than events.
-            Self::Public => DURABLE,
-            // `connect` then knows that the message has arrived.
-            Self::Private if is_numbered => Duration::from_millis(50),
-            // A `connect` without numbers sends the next message only then.
-            Self::Private => Duration::from_millis(2),
+            Self::Public => JOURNAL_AFTER,
+            Self::Private if is_numbered => PRIVATE_RESPONSE_DELAY,
+            Self::Private => UNNUMBERED_RESPONSE_DELAY,
         }
     }
 }

@@ -15,10 +15,12 @@ use hyper::body::{Body as _, Incoming};
 use hyper::header::HeaderMap;
 use hyper::{Response, StatusCode, Version};
 use mainstay_core::panics;
+use mainstay_hold::limits::JOURNAL_AFTER;
 use mainstay_session::{Arrival, Commit, client_version};
 use tokio::sync::SemaphorePermit;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::Front;
 use super::body::{Body, Streamed};
 use super::connection_state::ConnectionState;
 use super::connections::ConnectionBudget;
@@ -28,7 +30,6 @@ use super::head::{self, Accept, SESSION_ID, header};
 use super::reply::{self, Refusal};
 use super::sequence::{self, Turn};
 use super::unfinished::Form;
-use super::{DURABLE, Front};
 use crate::frame::{self, Frame, FrameError, Id, Kind, Method, Outcome, Parsed};
 use crate::front::ProtocolVersion;
 use crate::front::batch::{Batch, is_batch};
@@ -228,7 +229,7 @@ pub(super) fn ask(
     headers: HeaderMap,
 ) -> impl Future<Output = Response<Body>> {
     let now = Instant::now();
-    let due = now + DURABLE;
+    let due = now + JOURNAL_AFTER;
     let sent = panics::catch(|| match request {
         Request::One(message, arrival) => {
             debug_assert!(!frame::is_test_panic(&message), "requested by a test");
