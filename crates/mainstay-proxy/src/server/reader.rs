@@ -9,7 +9,7 @@ use mainstay_session::{Commit, EventId, Item, Peek, Read, StreamRef, StreamState
 use super::Server;
 use super::operation::Operation;
 
-/// The first thing that a stream has to say.
+/// What a stream contains first.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Ready {
     /// The answer, with no message before it.
@@ -128,7 +128,7 @@ impl Reader {
         self.server.lock().machine.end_resumption(self.stream);
     }
 
-    /// Has the operation continue, however long nobody reads.
+    /// Continues the operation in a task, so that it does not depend on the reader.
     pub(super) fn leave_operation(&mut self) {
         if let Some(operation) = self.operation.take() {
             operation.spawn();
@@ -139,7 +139,7 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         self.server.enter(|machine, now| machine.reader_left(now, self.stream, self.turn));
-        // It was aborted if nobody needs it.
+        // It was aborted if it is not needed.
         self.leave_operation();
     }
 }

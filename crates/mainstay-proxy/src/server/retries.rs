@@ -1,27 +1,28 @@
-//! Decides when an HTTP server is asked again that cannot be reached yet, or whose stream broke off.
+//! Decides when a request to an HTTP server that cannot be reached yet is retried, and when a stream that broke off is
+//! resumed.
 
 use std::time::{Duration, Instant};
 
 use mainstay_mcp::sse::Event;
 use mainstay_mcp::upstream::UpstreamError;
 
-/// While a server is starting it is asked again after this time.
+/// While a server is starting, a request to it is retried after this time.
 const STARTING: Duration = Duration::from_millis(50);
 
-/// How often a stream that ends without an event is asked for again in a row.
+/// How often in a row a stream that ends without an event is resumed.
 const MAX_EMPTY_RESUMES: u32 = 5;
 
-/// For how long a stream is asked for again that brings no message. A server may hang up and have its client ask again
-/// and again, for as long as a call takes.
+/// For how long a stream without a message is resumed. A server may close it repeatedly and let its client resume it, for
+/// as long as a call takes.
 const WITHOUT_MESSAGE: Duration = Duration::from_secs(600);
 
-/// How long to wait before that, unless the server sets another time.
+/// How long to wait before a stream is resumed, unless the server sets another time.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// The longest time that a server may set.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// After which time a session is requested again that could not be opened; none if that is final.
+/// After which time the opening of a session is retried; none if its failure is final.
 pub(super) fn open_again(error: &UpstreamError, is_starting: bool) -> Option<Duration> {
     let is_unready = matches!(
         error,
@@ -32,8 +33,8 @@ pub(super) fn open_again(error: &UpstreamError, is_starting: bool) -> Option<Dur
     (is_starting && is_unready).then_some(STARTING)
 }
 
-/// When a stream that broke off without an answer is requested again. Without a limit, a server that hangs up again and
-/// again would let its client wait forever.
+/// When a stream that broke off without an answer is resumed. Without a limit, a server that closes it repeatedly would
+/// let its client wait forever.
 pub(super) struct Resumes {
     /// How often in a row it ended without an event.
     empty: u32,
@@ -49,13 +50,13 @@ impl Resumes {
 
     pub(super) fn record_event(&mut self, now: Instant, event: &Event) {
         self.empty = 0;
-        // Events without data only give the client an id to ask with.
+        // Events without data only give the client an id to resume with.
         if !event.data.is_empty() {
             self.message = now;
         }
     }
 
-    /// After which time the stream is requested again; none if it is given up. `retry` is the time that the server has
+    /// After which time the stream is resumed; none if it is given up. `retry` is the time that the server has
     /// set.
     pub(super) fn next(&mut self, now: Instant, retry: Option<Duration>) -> Option<Duration> {
         self.empty += 1;

@@ -171,9 +171,9 @@ impl Servers {
         }
     }
 
-    /// Prepares for another daemon to take over: lets no more requests in, waits for at most `settle` until every
-    /// one is answered or journaled, then [freezes](Self::freeze). If it takes over right now, gives the calls that only this daemon
-    /// can finish, and stays for.
+    /// Prepares for another daemon to take over: accepts no more requests, waits for at most `settle` until every one is
+    /// answered or journaled, then [freezes](Self::freeze). If this daemon stays after that, returns the calls that only it
+    /// can finish.
     pub async fn hand_over(&self, stays: bool, settle: Duration) -> Vec<RelayedCall> {
         if stays {
             self.intake_gate.close_for_successor();

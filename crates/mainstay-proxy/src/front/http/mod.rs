@@ -234,7 +234,7 @@ async fn handle(
     Ok(response)
 }
 
-/// Reads a request. The map is empty.
+/// Reads a request. Its header map is returned cleared, so that the response can reuse it.
 async fn take(
     front: &Front,
     caller: Caller,

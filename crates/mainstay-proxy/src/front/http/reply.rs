@@ -142,7 +142,7 @@ impl Refusal {
     }
 }
 
-/// An answer of known length, with an empty map for its headers.
+/// An answer of known length. `headers` is an empty map, reused from the request where there is one.
 pub(super) fn plain(answer: Bytes, headers: HeaderMap) -> Response<Body> {
     whole(answer, JSON, headers)
 }
