@@ -130,7 +130,7 @@ impl Gateway {
         }
     }
 
-    /// Ends the sessions that nobody uses any more.
+    /// Ends expired sessions, and stops idle runs of single sessions.
     pub(crate) fn sweep(&self) {
         self.servers.all().iter().for_each(Server::sweep);
     }
@@ -149,7 +149,7 @@ impl Gateway {
     }
 }
 
-/// Who we are, toward servers.
+/// The name and version that Mainstay sends to servers.
 pub(crate) fn identity() -> Identity {
     Identity { name: "mainstay".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() }
 }

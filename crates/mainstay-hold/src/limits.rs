@@ -168,7 +168,7 @@ const fn is_below(parts: &[Duration], whole: Duration) -> bool {
 const _: () = assert!(is_below(&[PULSE, PULSE, PULSE], HUNG));
 // A holder that is alive has killed the daemon that it has disconnected before that daemon takes it for alive.
 const _: () = assert!(is_below(&[WITHOUT_SOCKET], HOLDER_EXIT));
-// A new holder gets the lock of a killed one, and has the daemon, before anyone gives up.
+// A new holder gets the lock of a killed one, and has the daemon, before the daemon gives up.
 const _: () = assert!(is_below(&[HOLDER_LOCK], TAKE_OVER) && is_below(&[TAKE_OVER], LAST_HOLDER));
 // A daemon that has to wait for shims is ready in time, for the holder and for commands.
 const _: () = assert!(is_below(&[SHIM_NUMBERS, SHIM_RESTORE, SHIM_ANSWER, FIRST_LISTENER], START));

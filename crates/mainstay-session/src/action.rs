@@ -45,7 +45,7 @@ pub enum Action {
     AwaitWritten(CallKey),
     /// Report the last line that a run wrote to standard error to [`Server::last_line`](crate::Server::last_line).
     ReadLastLine(CallKey, RunOwner),
-    /// Report this to those who supervise runs and keep the event log.
+    /// Report this to the drivers of runs and to the event log.
     Report(Report),
 }
 
@@ -88,7 +88,7 @@ pub enum HttpOperation {
         params: Option<Arc<RawValue>>,
         level: Option<Level>,
         subscriptions: BTreeSet<String>,
-        /// Whether the server may still be starting: then it is asked until it answers.
+        /// Whether the server may still be starting: then `initialize` is retried until it answers.
         is_starting: bool,
     },
     /// Send a client's request, and report what comes before the answer to

@@ -54,9 +54,9 @@ pub enum LinkTarget {
         /// it. None if all that was not received follows.
         earlier_output: Option<Vec<Bytes>>,
     },
-    /// A streamable HTTP server that is starting: it is asked until it answers.
+    /// A streamable HTTP server that is starting: `initialize` is retried until it answers.
     Http,
-    /// A streamable HTTP server that runs elsewhere: it is asked once.
+    /// A streamable HTTP server that runs elsewhere: `initialize` is sent once.
     Remote,
 }
 

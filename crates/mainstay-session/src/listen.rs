@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// The longest time that a server may set.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// How often in a row a stream is asked for that another one reads: a daemon that is replaced is about to end.
+/// How often in a row a stream is requested while another daemon, which is being replaced, still reads it.
 const MAX_CONFLICTS: u32 = 20;
 
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! What is kept of sessions beyond the life of a daemon, and who keeps it.
+//! What is kept of sessions beyond the life of a daemon, and the interface for storing it.
 
 use std::fmt;
 use std::sync::Arc;

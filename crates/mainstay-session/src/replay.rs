@@ -34,7 +34,7 @@ const REASON: Duration = Duration::from_millis(60);
 /// How long a run that has a request may take to be spoken to again, however short the hold is.
 const COME_UP: Duration = Duration::from_secs(10);
 
-/// How often in a row a server may forget its session and still be asked again.
+/// How often in a row a server may forget its session before a request to it is no longer retried.
 const MAX_SESSION_LOSSES: u8 = 3;
 
 /// One request on its way.

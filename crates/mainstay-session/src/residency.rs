@@ -113,7 +113,7 @@ impl Server {
         has_room.then(|| self.insert_session(now, id.into(), false))
     }
 
-    /// Ends expired sessions, and stops tracking inactive ones.
+    /// Ends expired sessions, stops tracking inactive ones, and stops idle runs of single sessions.
     pub fn sweep(&mut self, now: Instant) {
         let time = self.clock.at(now);
         let is_expired = |key: &SessionKey| {

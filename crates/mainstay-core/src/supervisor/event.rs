@@ -146,7 +146,7 @@ pub enum StartFailure {
 pub enum SessionFailure {
     /// A remote server cannot be reached now.
     Unreachable(String),
-    /// A remote server refuses us, or cannot be used at all.
+    /// A remote server refused the request, or cannot be used at all.
     Refused(String),
     /// Something local failed that has nothing to do with the server.
     Local,

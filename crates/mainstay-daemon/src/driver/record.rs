@@ -142,7 +142,7 @@ impl Driver {
         self.write(clock::wall(), Some(run.generation()), "kept", None, detail);
     }
 
-    /// Records that a run has another container than the one before, although nobody asked for that.
+    /// Records that a run has another container than the one before, although that was not requested.
     pub(super) fn record_replacement(&self, run: RunId, why: &str) {
         tracing::warn!(server = %self.name(), %run, why, "container replaced");
         let detail = format!(

@@ -50,9 +50,9 @@ pub struct LineLink {
 pub enum Link {
     /// A stdio server.
     Lines(LineLink),
-    /// A streamable HTTP server that is coming up: it is asked until it answers.
+    /// A streamable HTTP server that is starting: `initialize` is retried until it answers.
     Http(Target),
-    /// A streamable HTTP server that runs elsewhere, on its own: it is asked once.
+    /// A streamable HTTP server that runs elsewhere: `initialize` is sent once.
     Remote(Target),
 }
 
