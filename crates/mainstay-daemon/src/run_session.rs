@@ -75,9 +75,11 @@ impl SessionError {
                     let why = format!("{address} cannot be reached: {self}");
                     return SessionFailure::Unreachable(why);
                 }
-                Self::Refused { .. } | Self::Target(_) => {
-                    return SessionFailure::Refused(format!("{address} refuses us: {self}"));
+                Self::Refused { .. } => {
+                    let why = format!("{address} refused the request: {self}");
+                    return SessionFailure::Refused(why);
                 }
+                Self::Target(_) => return SessionFailure::Refused(format!("{address}: {self}")),
                 Self::Engine(_) | Self::PortTaken(_) | Self::Upstream(_) => {}
             }
         }
