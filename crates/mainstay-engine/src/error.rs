@@ -190,7 +190,7 @@ pub(crate) fn is_shortage(error: &io::Error) -> bool {
     }
 }
 
-/// Whether a process of ours ended while we talked to it.
+/// Whether the process at the other end of a connection ended.
 fn is_disconnect(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)

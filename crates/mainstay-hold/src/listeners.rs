@@ -69,7 +69,7 @@ pub fn at_port(port: u16) -> io::Result<Vec<Listener>> {
 pub fn sockets_of(pid: u32) -> io::Result<BTreeSet<u64>> {
     let mut inodes = BTreeSet::new();
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
-        // A descriptor that was closed meanwhile is none of its sockets.
+        // A descriptor that was closed meanwhile is not one of its sockets.
         let Ok(link) = fs::read_link(entry?.path()) else { continue };
         let inode = link.to_str().and_then(|link| link.strip_prefix("socket:[")?.strip_suffix(']'));
         inodes.extend(inode.and_then(|inode| inode.parse::<u64>().ok()));

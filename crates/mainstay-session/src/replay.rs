@@ -28,10 +28,10 @@ const BROKEN_OFF: Duration = Duration::from_millis(500);
 /// After two attempts at a run that broke off, its end is awaited for this time. Container engines may report it late.
 const END: Duration = Duration::from_secs(3);
 
-/// How long the reason for a death may take to arrive before the answer goes out without it.
+/// How long the reason for a death may take to arrive before the answer is sent without it.
 const REASON: Duration = Duration::from_millis(60);
 
-/// How long a run that has a request may take to be spoken to again, however short the hold is.
+/// How long a run that has a request may take to be reachable again, however short the hold is.
 const COME_UP: Duration = Duration::from_secs(10);
 
 /// How often in a row a server may forget its session before a request to it is no longer retried.
@@ -307,7 +307,7 @@ impl Replay {
         self.pending_failure = Some(PendingFailure { generation, until: now, verdict });
     }
 
-    /// The run that has the request may be the one that is up, or is coming up.
+    /// The run that has the request may be the one that is up, or is starting.
     fn look_for(&mut self, now: Instant, with: InFlightOn, upstream_state: UpstreamState) -> Step {
         match upstream_state {
             UpstreamState::Up(generation) if generation == with.generation && with.can_answer => {

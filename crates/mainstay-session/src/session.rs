@@ -328,8 +328,8 @@ impl Server {
         only.or_else(sole)
     }
 
-    /// Whether the client has to be notified that it now speaks to another run than before: once per run, with an answer
-    /// that can carry the note.
+    /// Whether the client has to be notified that its run was replaced: once per run, with an answer that can carry the
+    /// note.
     pub(crate) fn must_mention_restart(
         &mut self,
         key: SessionKey,

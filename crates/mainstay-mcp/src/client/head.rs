@@ -199,7 +199,7 @@ fn timeout(item: &[u8]) -> Option<Duration> {
     number(value).map(Duration::from_secs)
 }
 
-/// Digits only: what else `parse` takes, a sign, is none of HTTP's.
+/// Digits only: `parse` also accepts a sign, which HTTP does not allow.
 fn number(text: &[u8]) -> Option<u64> {
     if !text.iter().all(u8::is_ascii_digit) {
         return None;

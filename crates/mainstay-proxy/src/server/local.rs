@@ -19,7 +19,7 @@ pub struct Local {
 }
 
 impl Server {
-    /// Opens a session that is not stored. Held like a client's, if the server is coming up.
+    /// Opens a session that is not stored. It waits like a client's while the server is starting.
     pub async fn local(&self, identity: &Identity) -> Result<Local, UpstreamError> {
         let session = self.enter(mainstay_session::Server::open_local);
         let mut local = Local { server: self.clone(), session, next_id: 0 };

@@ -37,8 +37,8 @@ pub(super) async fn get(
             Ok(reply::streamed(Streamed::new(&session, reader, last, form)))
         }
         Found::Gone(Some(request)) if is_id(&request) => Ok(reply::lost_stream(&request)),
-        // Of all answers this one makes clients stop: an empty 200 they ask for again and again, on
-        // a 404 some give up the session, and other errors they take for an outage that will pass.
+        // Only this answer makes clients stop. They retry after an empty 200 and after other errors, and some end the
+        // session on a 404.
         Found::Over | Found::Gone(_) => Err(Refusal::NoMoreEvents),
     }
 }
