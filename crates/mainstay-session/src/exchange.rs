@@ -350,15 +350,10 @@ impl Server {
         if self.settings.replay.contains(&*tool) {
             return true;
         }
-        let has_own_run = self.sessions.get(call.session).is_some_and(Session::has_own_run);
-        // The lists of a session's own run are not read; it is the same program as the shared run.
-        let generation = if has_own_run {
-            self.availability.run().map(|run| run.generation)
-        } else {
-            Some(generation)
-        };
-        generation.is_some_and(|generation| self.copies.has_tools_of(generation))
-            && self.copies.lists.is_read_only(&tool)
+        // The lists of a session's own run are not read, but those of the shared run, which is the same program.
+        let session = self.sessions.get(call.session).filter(|session| session.has_own_run());
+        let generation = session.map_or(generation, |session| session.shared_run);
+        self.copies.has_tools_of(generation) && self.copies.lists.is_read_only(&tool)
     }
 
     /// Cancels a request at the server.

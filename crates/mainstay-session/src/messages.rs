@@ -34,7 +34,8 @@ pub(crate) fn verdict(
             with_stderr(text, reason(availability))
         }
         Verdict::Late => {
-            let why = reason(availability).map_or("it is not ready", |why| &why.text);
+            let why = reason(availability).filter(|why| !why.text.is_empty());
+            let why = why.map_or("it is not ready", |why| &why.text);
             let text = format!(
                 "the MCP server `{server}` did not come back within {} s: {why}; \
                  the session stays open, try again later",

@@ -106,7 +106,9 @@ pub struct Server {
     /// The bytes of large finished streams.
     pub(crate) kept_bytes: usize,
     /// The newest run that was reported as up.
-    last_run: Option<(u64, LinkKey)>,
+    pub(crate) last_run: Option<(u64, LinkKey)>,
+    /// The oldest run that can be as the user wants the server now.
+    pub(crate) first_run_as_set: u64,
     /// Whether the last run was a stdio server.
     pub(crate) is_stdio: bool,
     /// The requests that an earlier daemon sent to stdio runs, until these are attached.
@@ -149,6 +151,7 @@ impl Server {
             open_bytes: 0,
             kept_bytes: 0,
             last_run: None,
+            first_run_as_set: 0,
             is_stdio: false,
             recovered: Vec::new(),
             unrecorded_at: None,
@@ -201,13 +204,6 @@ impl Server {
                 Timer::Lists => self.lists_due(now),
                 Timer::RetainedRuns => self.end_unneeded_runs(now),
             }
-        }
-    }
-
-    pub fn set_settings(&mut self, now: Instant, settings: Settings) {
-        let was_isolated = std::mem::replace(&mut self.settings, settings).isolate;
-        if was_isolated && !self.settings.isolate {
-            self.share_run(now);
         }
     }
 

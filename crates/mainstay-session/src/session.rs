@@ -51,6 +51,8 @@ pub struct Session {
     pub(crate) streams: NumberedStreams,
     /// The availability of its own run, if it has one.
     pub(crate) own_run: Option<Box<Availability>>,
+    /// The shared run that is the same program as its own run.
+    pub(crate) shared_run: u64,
     /// Its session with a server that speaks HTTP.
     pub(crate) upstream: Upstream,
     /// Whether it ends when its client stops listening: the client is a `mainstay connect`.
@@ -132,6 +134,7 @@ impl Session {
             undelivered: Vec::new(),
             general,
             own_run: None,
+            shared_run: 0,
             upstream: Upstream::default(),
             ends_with_listener: false,
         }

@@ -13,7 +13,7 @@ use mainstay_core::supervisor::SessionRunEnd;
 use crate::action::Report;
 use crate::availability::Availability;
 use crate::run_retention::{RETENTION, RunUse, runs_to_end};
-use crate::server::Server;
+use crate::server::{Server, Settings};
 use crate::session::SessionKey;
 use crate::timers::Timer;
 
@@ -25,6 +25,26 @@ enum SessionRun {
 }
 
 impl Server {
+    /// The user has changed the settings, and maybe the program.
+    pub fn set_settings(&mut self, now: Instant, settings: Settings) {
+        let was_isolated = std::mem::replace(&mut self.settings, settings).isolate;
+        self.first_run_as_set = self.newest_run() + 1;
+        match (was_isolated, self.settings.isolate) {
+            (true, false) => self.share_run(now),
+            (false, true) => self.separate_runs(now),
+            (true, true) | (false, false) => {}
+        }
+    }
+
+    /// The shared run that is the same program as a run of a session that starts now.
+    pub(crate) fn shared_run(&self) -> u64 {
+        self.newest_run().max(self.first_run_as_set)
+    }
+
+    fn newest_run(&self) -> u64 {
+        self.last_run.map_or(0, |(generation, _)| generation)
+    }
+
     /// Gives a session a run of its own, if that is how the server is run.
     pub(crate) fn isolate(&mut self, now: Instant, key: SessionKey) {
         let Some(session) = self.sessions.get(key) else { return };
@@ -54,9 +74,13 @@ impl Server {
             return self.release_retained(id);
         }
         let Some(key) = self.session(id) else { return };
+        let shared_run = self.shared_run();
         let Some(session) = self.sessions.get_mut(key) else { return };
         let Some(own_run) = &mut session.own_run else { return };
         let before = std::mem::replace(&mut **own_run, availability);
+        if before.run().is_none() && own_run.run().is_some() {
+            session.shared_run = shared_run;
+        }
         self.availability_changed(now, Some(key));
         if let Some(run) = before.run() {
             self.drop_unneeded_link(run.link);
@@ -68,6 +92,16 @@ impl Server {
         if let Some(session) = self.session(id).and_then(|key| self.sessions.get_mut(key)) {
             let own_run = session.own_run.take();
             self.drop_own_run(own_run.as_deref());
+        }
+    }
+
+    /// Each session has a run of its own from now on. Those that wait for an answer need it now.
+    pub(crate) fn separate_runs(&mut self, now: Instant) {
+        let waits = |key: &SessionKey| {
+            self.sessions.get(*key).is_some_and(|session| !session.open.is_empty())
+        };
+        for key in self.sessions.keys().into_iter().filter(waits).collect::<Vec<_>>() {
+            self.isolate(now, key);
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use mainstay_proxy::{Availability, RunInfo, Settings};
 use serde_json::json;
 
+use super::lists::Library;
 use super::{Client, NAME, Server, World, settings};
 
 fn isolated() -> World {
@@ -99,6 +100,54 @@ async fn the_death_of_one_run_is_felt_by_its_session_only() {
     let call = first.reads_call("peek").await;
     first.returns(&call, "one").await;
     assert_eq!(a.text().await, "one");
+}
+
+/// As with `restart`, which ends all runs of the server.
+#[tokio::test(start_paused = true)]
+async fn a_safe_call_is_sent_again_when_the_shared_run_has_ended_too() {
+    let world = isolated();
+    let library = Library::opens(&world, &[&["read", "write"]]).await;
+    let (client, mut server) = joins(&world, 0).await;
+    let (read, write) = (client.calls("read"), client.calls("write"));
+    server.reads_call("read").await;
+    server.reads_call("write").await;
+    library.closes(&world).await;
+    drop(server);
+    let mut server = provides(&world, 0).await;
+    let call = server.reads_call("read").await;
+    server.returns(&call, "again").await;
+    assert_eq!(read.text().await, "again");
+    assert!(write.text().await.contains("its effect is unknown"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_tools_of_another_program_do_not_make_a_call_safe() {
+    let world = isolated();
+    let library = Library::opens(&world, &[&["read"]]).await;
+    world.proxy.set(Settings { isolate: true, ..settings() });
+    let (client, mut server) = joins(&world, 0).await;
+    let read = client.calls("read");
+    server.reads_call("read").await;
+    library.closes(&world).await;
+    drop(server);
+    let _server = provides(&world, 0).await;
+    assert!(read.text().await.contains("its effect is unknown"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_waits_gets_a_run_of_its_own_when_isolation_is_turned_on() {
+    let world = World::new();
+    let server = world.serves().await;
+    let client = world.client().await;
+    let asked = client.calls("peek");
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    world.proxy.set(Settings { isolate: true, ..settings() });
+    drop(server);
+    world.is_coming(None);
+    let mut server = provides(&world, 0).await;
+    let call = server.reads_call("peek").await;
+    server.returns(&call, "done").await;
+    assert_eq!(asked.text().await, "done");
 }
 
 #[tokio::test(start_paused = true)]

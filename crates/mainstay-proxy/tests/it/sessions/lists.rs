@@ -11,13 +11,13 @@ use super::{Client, HOLD, Server, World};
 use crate::soon;
 
 /// A server that answers lists by itself, and calls of its tools with their name.
-struct Library {
+pub(super) struct Library {
     work: JoinHandle<()>,
 }
 
 impl Library {
     /// It is up. Each of the pages has these tools.
-    async fn opens(world: &World, pages: &'static [&'static [&'static str]]) -> Self {
+    pub(super) async fn opens(world: &World, pages: &'static [&'static [&'static str]]) -> Self {
         let capabilities = json!({"tools": {}, "resources": {}});
         let mut server = world.serves_with(&capabilities).await;
         let work = tokio::spawn(async move {
@@ -33,7 +33,7 @@ impl Library {
         Self { work }
     }
 
-    async fn closes(self, world: &World) {
+    pub(super) async fn closes(self, world: &World) {
         self.work.abort();
         world.is_coming(None);
         sleep(Duration::from_millis(1)).await;
