@@ -27,7 +27,6 @@ impl Exit {
         Self { code: Some(code), signal: None, oom: false }
     }
 
-    /// An end by this signal.
     pub const fn signal(signal: i32) -> Self {
         Self { code: None, signal: Some(signal), oom: false }
     }
@@ -98,7 +97,6 @@ pub enum Cause {
     NotStarted(String),
     /// The run cannot be started, now or later; the text says why.
     CannotStart(String),
-    /// The user asked to stop it.
     Asked,
 }
 
@@ -143,7 +141,6 @@ impl Cause {
         }
     }
 
-    /// The exit status, if there was one.
     pub fn exit(&self) -> Option<Exit> {
         if let Self::Exited(exit) = self { Some(*exit) } else { None }
     }

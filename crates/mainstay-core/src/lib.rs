@@ -3,8 +3,6 @@
 //! This crate decides and never acts: it reads no clock, opens no file and spawns nothing. Facts and
 //! the current time come in, actions go out, so every hard case is an ordinary unit test.
 
-#![warn(missing_docs)]
-
 mod backoff;
 mod cause;
 mod inherit;

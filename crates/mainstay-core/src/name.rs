@@ -60,12 +60,10 @@ impl FromStr for ServerName {
 pub struct RunId(u64);
 
 impl RunId {
-    /// The run with this generation number.
     pub const fn new(generation: u64) -> Self {
         Self(generation)
     }
 
-    /// The generation number.
     pub const fn generation(self) -> u64 {
         self.0
     }

@@ -4,23 +4,18 @@ use std::time::Duration;
 
 use crate::{Cause, Exit, RunId, ServerName};
 
-/// Which run of which server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RunKey {
-    /// The server.
     pub server: ServerName,
-    /// Its run.
     pub run: RunId,
 }
 
 impl RunKey {
-    /// Both parts.
     pub fn new(server: ServerName, run: RunId) -> Self {
         Self { server, run }
     }
 }
 
-/// A run that was started.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Started {
     /// The server's own process, where it is one on this machine.
@@ -34,7 +29,6 @@ pub struct Started {
 /// The state of a run in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FoundState {
-    /// It is alive.
     Alive {
         /// The server's own process, where it is one on this machine.
         pid: Option<u32>,
@@ -54,9 +48,7 @@ pub enum FoundState {
 pub enum News {
     /// The server has exited; its remaining processes are being killed.
     Exited {
-        /// Which run.
         key: RunKey,
-        /// How it ended.
         exit: Exit,
         /// The last of what it wrote to standard error.
         stderr: Vec<u8>,
@@ -64,16 +56,12 @@ pub enum News {
     /// Nothing of the run is left. With [`Cause::Removed`], its container is gone too;
     /// that may also be reported for a run that was over before.
     Gone {
-        /// Which run.
         key: RunKey,
-        /// How it ended.
         cause: Cause,
     },
     /// The cause of the end of a run that was reported gone a moment ago.
     Amended {
-        /// Which run.
         key: RunKey,
-        /// How it ended.
         cause: Cause,
     },
     /// Someone else started the container of the last run again, whether that run had been reported
@@ -83,45 +71,36 @@ pub enum News {
         key: RunKey,
         /// The new run, one higher.
         new: RunId,
-        /// Details of the new run.
         started: Started,
     },
-    /// Someone paused the run.
     Paused {
-        /// Which run.
         key: RunKey,
     },
     /// The run continues after a pause.
     Unpaused {
-        /// Which run.
         key: RunKey,
     },
     /// The health check of the image fails.
     Unhealthy {
-        /// Which run.
         key: RunKey,
     },
     /// The health check of the image passes again.
     Healthy {
-        /// Which run.
         key: RunKey,
     },
     /// The engine of the server does not answer.
     Away {
-        /// Whose.
         server: ServerName,
         /// What is wrong, for people.
         why: String,
     },
     /// The engine answers again, and everything that happened meanwhile has been reported.
     Back {
-        /// Whose.
         server: ServerName,
     },
 }
 
 impl News {
-    /// The server it is about.
     pub fn server(&self) -> &ServerName {
         self.subject().unwrap_or_else(|key| &key.server)
     }

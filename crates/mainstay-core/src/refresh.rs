@@ -20,7 +20,6 @@ pub const CYCLE: Duration = Duration::from_secs(60);
 /// Whether a server can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Serving {
-    /// It is ready.
     Ready,
     /// It is down, and comes back by itself.
     Down,
@@ -35,11 +34,9 @@ pub enum Serving {
 pub enum Step {
     /// Remove them for this reason.
     Remove(RemovalReason),
-    /// Add them again.
     Add,
 }
 
-/// Why entries are removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RemovalReason {
     /// The server is down or was restarted, and its user wants clients to see that.
@@ -135,7 +132,6 @@ impl Refresh {
         }
     }
 
-    /// Changes the settings.
     pub fn set(&mut self, mode: RefreshMode, hold: Duration) {
         self.mode = mode;
         self.hold = hold;
@@ -206,7 +202,6 @@ impl Refresh {
         self.sessions_lost = false;
     }
 
-    /// When the next change may become due.
     pub fn deadline(&self) -> Option<Instant> {
         match (self.out, self.down, self.mode) {
             (Some((_, since)), _, _) => self.may_return().then_some(since + GAP),

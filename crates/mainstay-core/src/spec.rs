@@ -47,7 +47,6 @@ pub enum Wanted {
 pub struct ServerSpec {
     /// Its name, unique in one instance of Mainstay.
     pub name: ServerName,
-    /// What is run.
     pub workload: Workload,
     /// When it is started again.
     pub restart: RestartPolicy,
@@ -61,32 +60,25 @@ pub struct ServerSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workload {
-    /// A local process.
     Process(ProcessSpec),
-    /// A container.
     Container(ContainerSpec),
-    /// A remote server.
     Remote(RemoteSpec),
 }
 
 /// What kind of workload a run is, and so which engine it belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkloadKind {
-    /// A process on this machine.
     Process,
-    /// A container.
     Container,
     /// A server that is reached by a URL.
     Remote,
 }
 
 impl WorkloadKind {
-    /// Every kind.
     pub const ALL: [Self; 3] = [Self::Process, Self::Container, Self::Remote];
 }
 
 impl Workload {
-    /// Its kind.
     pub fn kind(&self) -> WorkloadKind {
         match self {
             Self::Process(_) => WorkloadKind::Process,
@@ -123,7 +115,6 @@ impl Workload {
     }
 }
 
-/// A local process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProcessSpec {
@@ -137,7 +128,6 @@ pub struct ProcessSpec {
     /// The search path of the user who created the server; the login PATH is searched after it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// How it speaks MCP.
     #[serde(default)]
     pub transport: Transport,
 }
@@ -148,12 +138,10 @@ pub struct ProcessSpec {
 pub struct EnvVar(String);
 
 impl EnvVar {
-    /// Wraps a value.
     pub fn new(value: impl Into<String>) -> Self {
         Self(value.into())
     }
 
-    /// The value itself.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -174,7 +162,6 @@ pub enum Transport {
     Stdio,
     /// Streamable HTTP on a loopback port.
     StreamableHttp {
-        /// The port the server listens on.
         port: u16,
         /// The path of its endpoint, beginning with `/` and without a query.
         path: String,
@@ -191,14 +178,10 @@ impl Transport {
     }
 }
 
-/// Why a spec cannot be accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "fields that repeat a type: which server, what was given")]
 pub enum SpecError {
-    /// There is no command.
     #[error("server `{0}` has no command: give one after `--`")]
     NoCommand(ServerName),
-    /// The working directory is relative.
     #[error("the working directory `{}` of server `{name}` is not an absolute path", cwd.display())]
     RelativeCwd { name: ServerName, cwd: PathBuf },
     /// A text contains a NUL byte, which cannot be passed to a process.
@@ -222,13 +205,11 @@ pub enum SpecError {
     /// A container that speaks HTTP must be reachable.
     #[error("server `{0}` speaks HTTP, so it cannot be without a network")]
     Unreachable(ServerName),
-    /// There is no such capability.
     #[error("`{capability}` of server `{name}` is not a capability: write it like NET_ADMIN")]
     BadCapability { name: ServerName, capability: String },
     /// A limit is so low that nothing could run.
     #[error("`limits.{field}` of server `{name}` is too low: give at least {least}")]
     TooLow { name: ServerName, field: &'static str, least: &'static str },
-    /// The proxy settings are invalid.
     #[error("server `{name}`: {problem}")]
     BadProxy { name: ServerName, problem: ProxyProblem },
 }

@@ -57,7 +57,6 @@ pub fn human_bytes(bytes: u64) -> String {
 macro_rules! text_newtype {
     ($type:ident, $error:ty) => {
         impl $type {
-            /// The text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }

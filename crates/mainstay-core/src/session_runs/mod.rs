@@ -25,7 +25,6 @@ use crate::{RunId, ServerName};
 /// A session of a server.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionKey {
-    /// The server.
     pub server: ServerName,
     /// The id of the session.
     pub session: Arc<str>,
@@ -54,12 +53,10 @@ pub enum Event {
     Stop(SessionKey, SessionRunEnd),
     /// A run has ended, and its supervisor is finished. What sessions asked for before is handled before.
     Ended {
-        /// The name of the run.
         name: ServerName,
         /// Its last generation. None if the daemon stops.
         last: Option<RunId>,
     },
-    /// A server was removed.
     ServerRemoved(ServerName),
 }
 
@@ -68,14 +65,12 @@ pub enum Event {
 pub enum Action {
     /// Start a run, and report [`Event::Ended`] when it has ended.
     Start {
-        /// For which session.
         key: SessionKey,
         /// The generation of the session's last run.
         last: RunId,
     },
     /// Report the availability of this run to its session again.
     Publish(ServerName),
-    /// End this run.
     End(ServerName, SessionRunEnd),
     /// Remove this run, because its server was removed.
     Remove(ServerName),
@@ -86,7 +81,6 @@ pub enum Action {
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub struct SessionRuns {
-    /// By name.
     runs: BTreeMap<ServerName, Run>,
     /// The last generations of runs that have ended, by name, while their sessions exist.
     last_runs: HashMap<ServerName, RunId>,
@@ -115,7 +109,6 @@ impl SessionRuns {
         Self { runs: BTreeMap::new(), last_runs }
     }
 
-    /// Handles one event.
     pub fn handle(&mut self, event: Event) -> Vec<Action> {
         match event {
             Event::Start(key) => self.start(key).into_iter().collect(),

@@ -33,7 +33,6 @@ pub enum RefreshMode {
 }
 
 impl RefreshMode {
-    /// Every mode.
     pub const ALL: [Self; 3] = [Self::Auto, Self::Always, Self::Never];
 
     /// The mode as the word that flags, files and JSON carry.
@@ -52,7 +51,6 @@ impl fmt::Display for RefreshMode {
     }
 }
 
-/// An unknown mode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` must be `auto`, `always` or `never`")]
 pub struct NoSuchMode(String);

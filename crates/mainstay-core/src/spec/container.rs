@@ -16,11 +16,9 @@ use crate::text::text_newtype;
 /// The tag of an image that was named without one.
 const LATEST: &str = "latest";
 
-/// A server in a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ContainerSpec {
-    /// The image.
     pub image: ImageRef,
     /// The arguments of its entry point.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -44,7 +42,6 @@ pub struct ContainerSpec {
     /// The user in the container; none for the image's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// What it is allowed.
     #[serde(default)]
     pub limits: Limits,
     /// How it speaks MCP; a port is one inside the container.
@@ -179,13 +176,11 @@ pub enum VolumeError {
     /// It has too few or too many parts.
     #[error("write it as SOURCE:TARGET or SOURCE:TARGET:ro")]
     Shape,
-    /// The target is relative.
     #[error("its target must be an absolute path in the container")]
     Target,
     /// The source is a relative path, which means something else elsewhere.
     #[error("its source must be an absolute path or the name of a volume")]
     Source,
-    /// The option is unknown.
     #[error("it may end with `:ro` or `:rw` only")]
     Mode,
 }
@@ -246,7 +241,6 @@ pub struct ImageRef(String);
 /// Why a text is not an [`ImageRef`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ImageError {
-    /// It is empty.
     #[error("the name of an image must not be empty")]
     Empty,
     /// Names are in lower case.

@@ -51,7 +51,6 @@ impl Default for ProxySettings {
     }
 }
 
-/// Why settings cannot be accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProxyProblem {
     /// Clients would have given up long before.
@@ -63,7 +62,6 @@ pub enum ProxyProblem {
     /// Clients would lose their runs between two requests.
     #[error("the idle time of an isolated run must be at least 1 second")]
     ShortIsolateIdle,
-    /// It is not a valid name.
     #[error("{0:?} is not the name of a tool")]
     BadTool(String),
     /// Clients could not connect to it.

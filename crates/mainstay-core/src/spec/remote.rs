@@ -13,7 +13,6 @@ use crate::text::text_newtype;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RemoteSpec {
-    /// Its endpoint.
     pub url: RemoteUrl,
     /// Additional headers of every request.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -31,16 +30,12 @@ pub struct RemoteUrl(String);
 /// Why a text is not a [`RemoteUrl`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
-    /// It cannot be read as one.
     #[error("it is not a URL: write it as https://HOST/PATH")]
     Malformed,
-    /// The scheme is not supported.
     #[error("its scheme must be http or https")]
     Scheme,
-    /// The host is missing.
     #[error("it has no host")]
     NoHost,
-    /// There is no such port.
     #[error("its port must be between 1 and 65535")]
     Port,
     /// They would be shown with the URL.
@@ -113,7 +108,6 @@ pub struct HeaderValue(String);
 /// Why a header cannot be sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
-    /// It is not a valid name.
     #[error("{0:?} is not the name of a header")]
     BadName(String),
     /// Mainstay sets it, and a second one would contradict it.

@@ -18,22 +18,17 @@ pub enum Event {
     Replace(Box<ServerSpec>),
     /// Other clients get an entry for the server.
     SetClients(ClientSettings),
-    /// An engine reports something.
     News(News),
     /// A complete list of all engines, requested at `begun`, has this of the server.
     Listed {
         /// When the list was requested.
         begun: Instant,
-        /// The runs in it.
         found: Vec<(WorkloadKind, RunId, FoundState)>,
     },
-    /// The host was suspended.
     HostResumed,
-    /// A client uses the server.
     Demand,
     /// A run that speaks HTTP did not accept a request.
     Unreachable {
-        /// Which run.
         generation: u64,
     },
     /// The run of a single session is no longer needed.
@@ -52,7 +47,6 @@ pub enum Event {
     SessionClosed(Connection),
     /// The result of [`Action::CheckPort`].
     PortChecked {
-        /// Which run.
         run: RunId,
         /// Whether the engine publishes another port than before.
         has_moved: bool,
@@ -66,7 +60,6 @@ pub enum Event {
 pub enum Action {
     /// Write this to the event log and to the daemon's log.
     Record {
-        /// What happened.
         event: LoggedEvent,
         /// The same as a sentence.
         detail: String,
@@ -83,9 +76,7 @@ pub enum Action {
     Start(RunId),
     /// End a run: TERM and, after the grace period, KILL; without one, KILL at once.
     End {
-        /// Its engine.
         engine: WorkloadKind,
-        /// Which run.
         run: RunId,
         /// The time between TERM and KILL.
         grace: Option<Duration>,
@@ -105,7 +96,6 @@ pub enum Action {
     ForgetSession(RunId),
     /// Ask the engine whether it publishes another port of the present run, and report [`Event::PortChecked`].
     CheckPort {
-        /// Which run.
         run: RunId,
         /// The port inside the container.
         port: u16,
@@ -119,16 +109,13 @@ pub enum Action {
 /// An attempt to open a session with a run, and the session if it succeeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Connection {
-    /// Which run.
     pub run: RunId,
     /// The number of the attempt with this run, from 0.
     pub attempt: u64,
 }
 
-/// Why a run was not started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StartFailure {
-    /// The engine does not answer.
     EngineAway {
         /// What is wrong, for people.
         why: String,
@@ -163,7 +150,6 @@ pub enum SessionRunEnd {
     Idle,
     /// All sessions of the server share one run from now on.
     Shared,
-    /// The session has ended.
     SessionEnded,
 }
 
@@ -181,13 +167,10 @@ impl SessionRunEnd {
 /// A run that an earlier daemon left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InheritedRun {
-    /// Which run.
     pub run: RunId,
-    /// The time since its start.
     pub age: Duration,
     /// How long it has been ready, if that is known.
     pub ready_for: Option<Duration>,
-    /// Its process and container.
     pub details: RunDetails,
     /// Whether it is only assumed to be alive, because its engine does not answer.
     pub is_assumed: bool,

@@ -106,10 +106,7 @@ pub enum Availability {
         why: String,
     },
     /// There is no run, and none will be started soon.
-    Down {
-        /// Why.
-        why: String,
-    },
+    Down { why: String },
 }
 
 impl Supervisor {
@@ -168,7 +165,6 @@ impl Supervisor {
         supervisor
     }
 
-    /// Handles one event.
     pub fn handle(&mut self, now: Instant, event: Event) -> Vec<Action> {
         if self.life != Life::Finished {
             self.learn(now, event);
@@ -193,12 +189,10 @@ impl Supervisor {
         [self.unit.deadline(), self.session.deadline()].into_iter().flatten().min()
     }
 
-    /// The spec in force.
     pub fn spec(&self) -> &Arc<ServerSpec> {
         &self.spec
     }
 
-    /// The stored intent.
     pub fn wanted(&self) -> Wanted {
         self.wanted
     }

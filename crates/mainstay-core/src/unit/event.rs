@@ -6,7 +6,6 @@ use crate::{Cause, RestartPolicy, RunId, Wanted};
 
 /// An input of a [`Unit`](crate::Unit). Events of a run other than the present one are ignored.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(missing_docs, reason = "fields that repeat a type: which run, what cause")]
 pub enum Event {
     /// The intent, given by the user; [`Wanted::Gone`] is `rm`. [`Wanted::On`] given again brings
     /// back a unit that is in error.
@@ -19,44 +18,72 @@ pub enum Event {
     /// a run, one is started at once if the server is wanted on.
     Replaced(RestartPolicy),
     /// The process or container of this run exists.
-    Started { run: RunId },
+    Started {
+        run: RunId,
+    },
     /// The run could not be started, and trying again would not help.
-    StartFailed { run: RunId, why: String },
+    StartFailed {
+        run: RunId,
+        why: String,
+    },
     /// The run answered `initialize`.
-    Ready { run: RunId },
+    Ready {
+        run: RunId,
+    },
     /// The server's process has exited, and its remaining processes are being killed; [`Event::Gone`]
     /// follows. The duration and stability of the run are judged at this moment. This event is optional.
-    Exited { run: RunId },
+    Exited {
+        run: RunId,
+    },
     /// The run is over and none of its descendants is left. A start that failed for a temporary reason
     /// is such an end too, with [`Cause::NotStarted`]. Without a present run, [`Cause::Removed`] may be
     /// reported for any earlier run, and [`Cause::CannotStart`] for the last one.
-    Gone { run: RunId, cause: Cause },
+    Gone {
+        run: RunId,
+        cause: Cause,
+    },
     /// The cause of a run that was reported gone with [`Cause::Exited`] has become known: someone else
     /// stopped or restarted the workload. Only the consequences of the last end are corrected, and a restart
     /// overrides a stop.
-    Amended { run: RunId, cause: Cause },
+    Amended {
+        run: RunId,
+        cause: Cause,
+    },
     /// Someone else started the workload again, whether its last run was reported gone before or not. `old` is the
     /// present or last run, `new` is newer than every run before.
-    Adopted { old: RunId, new: RunId },
+    Adopted {
+        old: RunId,
+        new: RunId,
+    },
     /// Someone else paused the run.
-    Paused { run: RunId },
-    /// The run continues.
-    Unpaused { run: RunId },
+    Paused {
+        run: RunId,
+    },
+    Unpaused {
+        run: RunId,
+    },
     /// The run does not answer as it used to.
-    Unhealthy { run: RunId },
-    /// The run answers again.
-    Healthy { run: RunId },
+    Unhealthy {
+        run: RunId,
+    },
+    Healthy {
+        run: RunId,
+    },
     /// Probes failed and a request is overdue.
-    Hung { run: RunId, what: String },
+    Hung {
+        run: RunId,
+        what: String,
+    },
     /// The engine does not answer. A repetition only changes the reason.
-    EngineAway { why: String },
+    EngineAway {
+        why: String,
+    },
     /// The engine answers again. Runs that ended in the outage should be reported before this; a later
     /// report should have [`Cause::EngineAway`].
     EngineBack,
     /// The host woke up; deaths of the last 5 seconds, because this is noticed late, and of the
     /// next 30 are excused.
     HostResumed,
-    /// A client calls the server.
     Demand,
     /// Nothing but time.
     Tick,
@@ -99,7 +126,6 @@ pub enum Action {
 /// A run that was found alive when the daemon started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
-    /// Which run.
     pub run: RunId,
     /// How long ago it was started.
     pub age: Duration,

@@ -17,7 +17,6 @@ use crate::{Cause, RestartPolicy, RunId, Wanted};
 /// continues across reboots ([`UnitHistory::map_times`]).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnitHistory<T = Instant> {
-    /// The newest run.
     pub last: RunId,
     /// The charged failures since the last reset.
     pub failures: u32,
@@ -28,7 +27,6 @@ pub struct UnitHistory<T = Instant> {
     /// The consequence of the failures.
     #[serde(rename = "standing")]
     pub restart_state: RestartState<T>,
-    /// How the last run ended.
     pub last_end: Option<Ended<T>>,
 }
 
@@ -94,14 +92,10 @@ pub enum RestartState<T = Instant> {
     Free,
     /// A charged restart is due at a certain time.
     Due {
-        /// Its number.
         attempt: u32,
-        /// When.
         at: T,
     },
-    /// No restart is left.
     GivenUp {
-        /// Since when.
         since: T,
     },
 }

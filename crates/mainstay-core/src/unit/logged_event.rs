@@ -8,63 +8,105 @@ use crate::{Cause, RunId, Wanted, human_duration};
 
 /// An event of a unit. Its `Display` is a short fragment for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(missing_docs, reason = "fields that repeat a type: which run, what cause, how long")]
 pub enum LoggedEvent {
-    /// The user changed the intent.
-    Wanted { wanted: Wanted },
-    /// The user asked for a restart.
+    Wanted {
+        wanted: Wanted,
+    },
     RestartAsked,
-    /// The spec was replaced.
     Replaced,
     /// A run is being started; `attempt` is the number of the charged restart, or 0.
-    Starting { run: RunId, attempt: u32 },
-    /// The run exists.
-    Started { run: RunId },
+    Starting {
+        run: RunId,
+        attempt: u32,
+    },
+    Started {
+        run: RunId,
+    },
     /// The run answered `initialize`.
-    Ready { run: RunId, took: Duration },
+    Ready {
+        run: RunId,
+        took: Duration,
+    },
     /// The run is over; `charged` says whether that uses up a restart.
-    Ended { run: RunId, cause: Cause, ran_for: Duration, charged: bool },
+    Ended {
+        run: RunId,
+        cause: Cause,
+        ran_for: Duration,
+        charged: bool,
+    },
     /// A charged restart was scheduled.
-    Scheduled { attempt: u32, of: u32, delay: Duration },
+    Scheduled {
+        attempt: u32,
+        of: u32,
+        delay: Duration,
+    },
     /// No restart is left.
-    GaveUp { restarts: u32 },
+    GaveUp {
+        restarts: u32,
+    },
     /// The run is stable, so earlier failures are forgotten.
-    BudgetReset { run: RunId },
+    BudgetReset {
+        run: RunId,
+    },
     /// The cause of the end has become known.
-    Amended { run: RunId, cause: Cause },
+    Amended {
+        run: RunId,
+        cause: Cause,
+    },
     /// Recent charges were taken back because an outage had begun or the host had woken up.
-    Refunded { count: u32 },
+    Refunded {
+        count: u32,
+    },
     /// Someone else restarted the workload.
-    Adopted { old: RunId, new: RunId },
+    Adopted {
+        old: RunId,
+        new: RunId,
+    },
     /// The run is the single try of a given-up unit.
-    HalfOpen { run: RunId },
-    /// The engine does not answer.
-    EngineAway { why: String },
-    /// The engine answers again.
+    HalfOpen {
+        run: RunId,
+    },
+    EngineAway {
+        why: String,
+    },
     EngineBack,
     /// The host woke up.
     HostResumed,
     /// Someone else stopped the server, and it stays stopped.
     Respected,
-    /// The run cannot be started.
-    CannotStart { run: RunId, why: String },
+    CannotStart {
+        run: RunId,
+        why: String,
+    },
     /// The run did not become ready in time.
-    StartTimedOut { run: RunId, after: Duration },
-    /// The run was seen to hang.
-    Hung { run: RunId, what: String },
+    StartTimedOut {
+        run: RunId,
+        after: Duration,
+    },
+    Hung {
+        run: RunId,
+        what: String,
+    },
     /// Someone else paused the run.
-    Paused { run: RunId },
-    /// The run continues.
-    Unpaused { run: RunId },
+    Paused {
+        run: RunId,
+    },
+    Unpaused {
+        run: RunId,
+    },
     /// The run does not answer as it used to.
-    Unhealthy { run: RunId },
-    /// The run answers again.
-    Healthy { run: RunId },
-    /// The run is being ended.
-    Stopping { run: RunId },
-    /// The run is being killed.
-    Killing { run: RunId },
-    /// The server is forgotten.
+    Unhealthy {
+        run: RunId,
+    },
+    Healthy {
+        run: RunId,
+    },
+    Stopping {
+        run: RunId,
+    },
+    Killing {
+        run: RunId,
+    },
     Removed,
 }
 

@@ -128,7 +128,6 @@ impl Unit {
         self.phase.run().map(|run| run.id)
     }
 
-    /// The newest run.
     pub fn last_run(&self) -> RunId {
         self.last
     }

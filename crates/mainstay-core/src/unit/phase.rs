@@ -67,7 +67,6 @@ pub(super) enum StartReason {
     Adopted,
 }
 
-/// Why a run is being stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Ending {
     /// Its user asked for that.
@@ -247,7 +246,6 @@ impl Run {
         }
     }
 
-    /// The uptime.
     pub(super) fn age(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.started.unwrap_or(self.asked).at)
     }

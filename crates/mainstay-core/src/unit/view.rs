@@ -11,11 +11,9 @@ use crate::{Cause, RunId, Status};
 /// The state of a unit for users.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct View {
-    /// The status.
     pub status: Status,
     /// The reason of the status, as one short line.
     pub reason: String,
-    /// The present run.
     pub run: Option<RunId>,
     /// The charged restarts since the last reset, one that is due included.
     pub restarts: u32,
@@ -26,24 +24,18 @@ pub struct View {
     pub last_restart: Option<Instant>,
     /// How many charged restarts are allowed.
     pub restart_max: u32,
-    /// When the present run was started.
     pub started: Option<Instant>,
-    /// When the present run became ready.
     pub ready: Option<Instant>,
     /// When the next run is due. None while the engine is away.
     pub next_restart: Option<Instant>,
-    /// How the last run ended.
     pub last_end: Option<Ended>,
     /// Whether the present run has been up long enough for earlier failures to be forgotten.
     pub stable: bool,
 }
 
-/// How a run ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended<T = Instant> {
-    /// Which run.
     pub run: RunId,
-    /// The cause.
     pub cause: Cause,
     /// When that became known: its exit, if that was reported separately, or its end.
     pub at: T,

@@ -11,7 +11,6 @@ const CAPABILITIES: &str = r#"{"roots":{"listChanged":true},"sampling":{},"elici
 
 /// The name and version that Mainstay gives to servers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "the names say it")]
 pub struct Identity {
     pub name: String,
     pub version: String,
