@@ -27,7 +27,7 @@ pub use name::{NameError, RunId, ServerName};
 pub use news::{FoundState, News, RunKey, Started};
 pub use panics::lock;
 pub use policy::{LONGEST_STOP_TIMEOUT, OnStop, RestartPolicy, StableFrom};
-pub use session_runs::{SessionKey, SessionRuns};
+pub use session_runs::{SessionRunKey, SessionRuns};
 pub use spec::{
     ClientSettings, ContainerSpec, EngineKind, EnvVar, HeaderError, HeaderName, HeaderValue,
     ImageError, ImageRef, Limits, NoSuchMode, ProcessSpec, ProxyProblem, ProxySettings,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use mainstay_api::EventRecord;
 use mainstay_core::supervisor::Event;
-use mainstay_core::{ServerName, SessionKey};
+use mainstay_core::{ServerName, SessionRunKey};
 use mainstay_proxy::{
     Decision, Identity, LastLine, Ports, Report, RunOwner, Server, Servers, SessionClock,
     SessionIds, SessionStore, Settings, StreamNews,
@@ -210,8 +210,8 @@ impl DriverPort {
         });
     }
 
-    fn key(&self, session: Arc<str>) -> SessionKey {
-        SessionKey { server: self.server.clone(), session }
+    fn key(&self, session: Arc<str>) -> SessionRunKey {
+        SessionRunKey { server: self.server.clone(), session }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use mainstay_core::SessionKey;
+use mainstay_core::SessionRunKey;
 use mainstay_core::session_runs::{self, Requests};
 use mainstay_core::supervisor::SessionRunEnd;
 use tokio::sync::{Notify, mpsc};
@@ -18,20 +18,20 @@ const MESSAGES: usize = 64;
 pub(crate) enum RunRequest {
     SessionRun(session_runs::Event),
     /// For the driver of a session's own run.
-    Message(SessionKey, Message),
+    Message(SessionRunKey, Message),
 }
 
 /// Clones send to the same receiver.
 #[derive(Debug, Clone)]
 pub(crate) struct RunRequestSender {
     session_runs: Arc<SessionRunRequests>,
-    messages: mpsc::Sender<(SessionKey, Message)>,
+    messages: mpsc::Sender<(SessionRunKey, Message)>,
 }
 
 #[derive(Debug)]
 pub(crate) struct RunRequestReceiver {
     session_runs: Arc<SessionRunRequests>,
-    messages: mpsc::Receiver<(SessionKey, Message)>,
+    messages: mpsc::Receiver<(SessionRunKey, Message)>,
     /// The rest of the requests of one session.
     rest: Vec<session_runs::Event>,
 }
@@ -51,18 +51,18 @@ pub(crate) fn channel() -> (RunRequestSender, RunRequestReceiver) {
 }
 
 impl RunRequestSender {
-    pub(crate) fn start(&self, key: SessionKey) {
+    pub(crate) fn start(&self, key: SessionRunKey) {
         mainstay_core::lock(&self.session_runs.waiting).start(key);
         self.session_runs.added.notify_one();
     }
 
-    pub(crate) fn stop(&self, key: SessionKey, why: SessionRunEnd) {
+    pub(crate) fn stop(&self, key: SessionRunKey, why: SessionRunEnd) {
         mainstay_core::lock(&self.session_runs.waiting).stop(key, why);
         self.session_runs.added.notify_one();
     }
 
     /// Sends a message to the driver of a session's own run. It is dropped if too many wait.
-    pub(crate) fn message(&self, key: SessionKey, message: Message) {
+    pub(crate) fn message(&self, key: SessionRunKey, message: Message) {
         self.messages.try_send((key, message)).ok();
     }
 }
@@ -95,8 +95,8 @@ impl RunRequestReceiver {
 mod tests {
     use super::*;
 
-    fn key(session: &str) -> SessionKey {
-        SessionKey { server: "time".parse().unwrap(), session: session.into() }
+    fn key(session: &str) -> SessionRunKey {
+        SessionRunKey { server: "time".parse().unwrap(), session: session.into() }
     }
 
     #[tokio::test]

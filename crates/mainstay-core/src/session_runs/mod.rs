@@ -22,15 +22,15 @@ pub use requests::Requests;
 use crate::supervisor::SessionRunEnd;
 use crate::{RunId, ServerName};
 
-/// A session of a server.
+/// Which session of which server a run belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SessionKey {
+pub struct SessionRunKey {
     pub server: ServerName,
     /// The id of the session.
     pub session: Arc<str>,
 }
 
-impl SessionKey {
+impl SessionRunKey {
     /// The name under which engines know the run of the session.
     ///
     /// # Panics
@@ -48,9 +48,9 @@ impl SessionKey {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A session of a known server needs a run.
-    Start(SessionKey),
+    Start(SessionRunKey),
     /// A session does not need its run any more.
-    Stop(SessionKey, SessionRunEnd),
+    Stop(SessionRunKey, SessionRunEnd),
     /// A run has ended, and its supervisor is finished. What sessions asked for before is handled before.
     Ended {
         name: ServerName,
@@ -65,7 +65,7 @@ pub enum Event {
 pub enum Action {
     /// Start a run, and report [`Event::Ended`] when it has ended.
     Start {
-        key: SessionKey,
+        key: SessionRunKey,
         /// The generation of the session's last run.
         last: RunId,
     },
@@ -75,7 +75,7 @@ pub enum Action {
     /// Remove this run, because its server was removed.
     Remove(ServerName),
     /// Report to the session that its run is gone: its next request asks for another one.
-    ReportGone(SessionKey),
+    ReportGone(SessionRunKey),
 }
 
 /// See the [module](self).
@@ -88,7 +88,7 @@ pub struct SessionRuns {
 
 #[derive(Debug)]
 struct Run {
-    key: SessionKey,
+    key: SessionRunKey,
     /// Whether it is being ended, and what follows.
     after_end: Option<AfterEnd>,
 }
@@ -124,7 +124,7 @@ impl SessionRuns {
         self.runs.iter().filter(move |(_, run)| is_kept(run)).map(|(name, _)| name)
     }
 
-    fn start(&mut self, key: SessionKey) -> Option<Action> {
+    fn start(&mut self, key: SessionRunKey) -> Option<Action> {
         let name = key.run_name();
         match self.runs.get_mut(&name) {
             Some(Run { after_end: Some(after_end), .. }) => {

@@ -2,15 +2,15 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::{Event, SessionKey};
+use super::{Event, SessionRunKey};
 use crate::supervisor::SessionRunEnd;
 
 /// A queue of [`Event::Start`] and [`Event::Stop`]. It has at most one entry per session, because a request replaces what
 /// it makes pointless: so it needs no limit of its own, and no request is lost.
 #[derive(Debug, Default)]
 pub struct Requests {
-    pub(super) order: VecDeque<SessionKey>,
-    pub(super) entries: HashMap<SessionKey, Entry>,
+    pub(super) order: VecDeque<SessionRunKey>,
+    pub(super) entries: HashMap<SessionRunKey, Entry>,
 }
 
 /// What one session asks for: first the end of its run, then another one.
@@ -22,12 +22,12 @@ pub(super) struct Entry {
 
 impl Requests {
     /// A session needs a run.
-    pub fn start(&mut self, key: SessionKey) {
+    pub fn start(&mut self, key: SessionRunKey) {
         self.entry(key).start = true;
     }
 
     /// A session does not need its run any more.
-    pub fn stop(&mut self, key: SessionKey, why: SessionRunEnd) {
+    pub fn stop(&mut self, key: SessionRunKey, why: SessionRunEnd) {
         *self.entry(key) = Entry { end: Some(why), start: false };
     }
 
@@ -39,7 +39,7 @@ impl Requests {
         Some(end.into_iter().chain(start.then_some(Event::Start(key))))
     }
 
-    fn entry(&mut self, key: SessionKey) -> &mut Entry {
+    fn entry(&mut self, key: SessionRunKey) -> &mut Entry {
         if !self.entries.contains_key(&key) {
             self.order.push_back(key.clone());
         }

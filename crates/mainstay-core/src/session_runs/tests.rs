@@ -11,23 +11,23 @@ fn name(text: &str) -> ServerName {
     text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-fn key(server: &str, session: u8) -> SessionKey {
-    SessionKey { server: name(server), session: format!("{session:016x}").into() }
+fn key(server: &str, session: u8) -> SessionRunKey {
+    SessionRunKey { server: name(server), session: format!("{session:016x}").into() }
 }
 
-fn a() -> SessionKey {
+fn a() -> SessionRunKey {
     key("time", 10)
 }
 
-fn started(key: SessionKey, last: u64) -> [Action; 1] {
+fn started(key: SessionRunKey, last: u64) -> [Action; 1] {
     [Action::Start { key, last: RunId::new(last) }]
 }
 
-fn ended(key: &SessionKey, last: u64) -> Event {
+fn ended(key: &SessionRunKey, last: u64) -> Event {
     Event::Ended { name: key.run_name(), last: Some(RunId::new(last)) }
 }
 
-fn end(key: &SessionKey, why: SessionRunEnd) -> [Action; 1] {
+fn end(key: &SessionRunKey, why: SessionRunEnd) -> [Action; 1] {
     [Action::End(key.run_name(), why)]
 }
 
@@ -113,12 +113,12 @@ fn a_request_replaces_what_it_makes_pointless() {
 /// One step of a random script.
 #[derive(Debug, Clone)]
 enum Step {
-    Start(SessionKey),
-    Stop(SessionKey, SessionRunEnd),
+    Start(SessionRunKey),
+    Stop(SessionRunKey, SessionRunEnd),
     /// The requests of one session are handled.
     Handle,
     /// A run ends, by itself or because it was told to.
-    End(SessionKey),
+    End(SessionRunKey),
     RemoveServer(ServerName),
 }
 
@@ -144,12 +144,12 @@ struct World {
     requests: Requests,
     runs: SessionRuns,
     /// The runs that exist, with their generations.
-    alive: BTreeMap<ServerName, (SessionKey, RunId)>,
+    alive: BTreeMap<ServerName, (SessionRunKey, RunId)>,
     told_to_end: BTreeSet<ServerName>,
     /// The sessions that want a run.
-    wanting: BTreeSet<SessionKey>,
+    wanting: BTreeSet<SessionRunKey>,
     /// The highest generation of each session that exists.
-    highest: BTreeMap<SessionKey, RunId>,
+    highest: BTreeMap<SessionRunKey, RunId>,
 }
 
 impl World {

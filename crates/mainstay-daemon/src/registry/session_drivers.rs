@@ -1,7 +1,7 @@
 //! Executes what is decided about runs of single sessions. Each has a driver of its own.
 
 use mainstay_core::session_runs::{Action, Event};
-use mainstay_core::{RunId, ServerName, ServerSpec, SessionKey, Wanted, supervisor};
+use mainstay_core::{RunId, ServerName, ServerSpec, SessionRunKey, Wanted, supervisor};
 use mainstay_proxy::Availability;
 
 use super::Registry;
@@ -13,7 +13,7 @@ use crate::state::store::Stored;
 impl Registry {
     /// Resumes the run of a session that an earlier daemon left. Returns whether it is alive.
     pub(crate) fn resume_session_run(&self, server: &ServerName, session: &str) -> bool {
-        let key = SessionKey { server: server.clone(), session: session.into() };
+        let key = SessionRunKey { server: server.clone(), session: session.into() };
         let name = key.run_name();
         let is_alive = self.state().inherited.get(&name).is_some_and(|it| it.alive.is_some());
         if is_alive {
@@ -34,7 +34,7 @@ impl Registry {
                 Action::Remove(name) => {
                     self.send_later(&name, supervisor::Event::Want(Wanted::Gone));
                 }
-                Action::ReportGone(SessionKey { server, session }) => {
+                Action::ReportGone(SessionRunKey { server, session }) => {
                     if let Some(server) = self.shared.context.servers.get(server.as_str()) {
                         server.clear_own_run(&session);
                     }
@@ -44,13 +44,13 @@ impl Registry {
     }
 
     /// Sends a message that may be lost while the driver is busy.
-    pub(super) fn send_to_session_run(&self, key: &SessionKey, message: Message) {
+    pub(super) fn send_to_session_run(&self, key: &SessionRunKey, message: Message) {
         if let Some(driver) = self.state().session_drivers.get(&key.run_name()) {
             driver.inbox.try_send(message).ok();
         }
     }
 
-    fn start_session_run(&self, key: &SessionKey, last: RunId) {
+    fn start_session_run(&self, key: &SessionRunKey, last: RunId) {
         let name = key.run_name();
         let shown = self.shared.context.servers.get(key.server.as_str());
         let handle = self.state().servers.get(&key.server).cloned();

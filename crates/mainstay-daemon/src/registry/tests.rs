@@ -5,7 +5,7 @@ mod session_runs;
 
 use std::time::Duration;
 
-use mainstay_core::{Cause, ContainerSpec, SessionKey, Status, Workload};
+use mainstay_core::{Cause, ContainerSpec, SessionRunKey, Status, Workload};
 use mainstay_engine::{Engine, RemoteEngine};
 use mainstay_testkit::fake_engine::{FakeEngine, HOST};
 use mainstay_testkit::samples::{key, spec};
@@ -103,8 +103,8 @@ impl Drop for World {
     }
 }
 
-fn own(server: &ServerName, session: &str) -> SessionKey {
-    SessionKey { server: server.clone(), session: session.into() }
+fn own(server: &ServerName, session: &str) -> SessionRunKey {
+    SessionRunKey { server: server.clone(), session: session.into() }
 }
 
 fn container() -> ServerSpec {

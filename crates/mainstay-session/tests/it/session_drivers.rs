@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use mainstay_core::session_runs::{Action, Event as SessionRunEvent};
 use mainstay_core::supervisor::{Event as SupervisorEvent, SessionRunEnd};
-use mainstay_core::{RunId, ServerName, SessionKey, UnitHistory, Wanted};
+use mainstay_core::{RunId, ServerName, SessionRunKey, UnitHistory, Wanted};
 use mainstay_session::Availability;
 
 use crate::driver::{Scope, run_name};
 use crate::event::Event;
 use crate::world::World;
 
-pub(crate) fn key_of(session: &Arc<str>) -> SessionKey {
-    SessionKey { server: run_name(&None), session: Arc::clone(session) }
+pub(crate) fn key_of(session: &Arc<str>) -> SessionRunKey {
+    SessionRunKey { server: run_name(&None), session: Arc::clone(session) }
 }
 
 impl World {
@@ -71,7 +71,7 @@ impl World {
         }
     }
 
-    fn start_session_run(&mut self, key: &SessionKey, last: RunId) {
+    fn start_session_run(&mut self, key: &SessionRunKey, last: RunId) {
         let scope = Some(Arc::clone(&key.session));
         if self.driver(&None).is_some() {
             return self.add_driver(&scope, UnitHistory { last, ..UnitHistory::default() });
