@@ -8,7 +8,7 @@ use mainstay_api::EventRecord;
 use mainstay_core::supervisor::Event;
 use mainstay_core::{ServerName, SessionRunKey};
 use mainstay_proxy::{
-    Decision, Identity, LastLine, Ports, Report, RunOwner, Server, Servers, SessionClock,
+    Decision, Identity, LastLine, Ports, Report, RunOwner, ServerHandle, Servers, SessionClock,
     SessionIds, SessionStore, Settings, StreamNews,
 };
 use tokio::sync::{mpsc, oneshot};
@@ -59,7 +59,7 @@ impl Gateway {
         name: &ServerName,
         settings: Settings,
         driver: mpsc::Sender<Message>,
-    ) -> Server {
+    ) -> ServerHandle {
         let is_own = |(server, _): &mut (String, _)| server == name.as_str();
         let copy = self.recovered().copies.extract_if(.., is_own).next();
         let copy = copy.map(|(_, copy)| copy);
@@ -79,7 +79,7 @@ impl Gateway {
             clock: self.clock,
             ids: self.ids.clone(),
         };
-        let server = Server::new(name.as_str(), settings, ports, copy.as_deref());
+        let server = ServerHandle::new(name.as_str(), settings, ports, copy.as_deref());
         self.servers.insert(server.clone());
         server
     }
@@ -132,16 +132,16 @@ impl Gateway {
 
     /// Ends expired sessions, and stops idle runs of single sessions.
     pub(crate) fn sweep(&self) {
-        self.servers.all().iter().for_each(Server::sweep);
+        self.servers.all().iter().for_each(ServerHandle::sweep);
     }
 
     /// Notes when sessions were last used.
     pub(crate) fn save_last_used(&self) {
-        self.servers.all().iter().for_each(Server::save_last_used);
+        self.servers.all().iter().for_each(ServerHandle::save_last_used);
     }
 
     pub(crate) fn sessions(&self) -> usize {
-        self.servers.all().iter().map(Server::session_count).sum()
+        self.servers.all().iter().map(ServerHandle::session_count).sum()
     }
 
     fn recovered(&self) -> MutexGuard<'_, RecoveredState> {

@@ -20,7 +20,7 @@ use mainstay_core::{
 };
 use mainstay_engine::{Found, News, StartError};
 use mainstay_hold::limits::{ACKNOWLEDGE, STOP_SERVER};
-use mainstay_proxy::{Server, Settings};
+use mainstay_proxy::{ServerHandle, Settings};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -67,7 +67,7 @@ struct State {
 
 /// Creates a server as clients see it, which the driver with this inbox supervises.
 pub(crate) type OpenServer =
-    Arc<dyn Fn(&ServerName, Settings, mpsc::Sender<Message>) -> Server + Send + Sync>;
+    Arc<dyn Fn(&ServerName, Settings, mpsc::Sender<Message>) -> ServerHandle + Send + Sync>;
 
 /// A driver that has ended. It is dropped when the registry has forgotten it.
 pub(crate) struct EndedDriver {

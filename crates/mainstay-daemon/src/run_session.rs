@@ -17,7 +17,7 @@ use mainstay_core::{
 };
 use mainstay_engine::{Engine, EngineError, RunKey};
 use mainstay_proxy::client::{BadTarget, SendError, Target};
-use mainstay_proxy::{Hello, LineLink, Link, RunInfo, Server, UpstreamError};
+use mainstay_proxy::{Hello, LineLink, Link, RunInfo, ServerHandle, UpstreamError};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
@@ -208,7 +208,7 @@ pub(crate) async fn establish(
     engine: &dyn Engine,
     key: &RunKey,
     spec: &ServerSpec,
-    server: &Server,
+    server: &ServerHandle,
     info: RunInfo,
 ) -> Result<Session, SessionError> {
     let transport = match &spec.workload {
@@ -247,7 +247,7 @@ pub(crate) async fn establish(
 async fn reach(
     remote: &RemoteSpec,
     limit: Duration,
-    server: &Server,
+    server: &ServerHandle,
     info: RunInfo,
 ) -> Result<Session, SessionError> {
     let headers = remote.headers.iter().map(|(name, value)| (name.as_str(), value.reveal()));

@@ -1,9 +1,9 @@
 //! Clients on one side, servers on the other, and sessions that outlive both.
 //!
-//! Clients come in through a [`front`] (streamable HTTP), which knows transports and no servers. Behind it a [`Server`]
-//! for each server executes what the pure state machine in `mainstay-session` decides. Messages pass between them as
-//! they were written ([`frame`]): they are scanned for their outer parts, and only the bytes that must change are
-//! changed.
+//! Clients come in through a [`front`] (streamable HTTP), which knows transports and no servers. Behind it a
+//! [`ServerHandle`] for each server executes what the pure state machine in `mainstay-session` decides. Messages pass
+//! between them as they were written ([`frame`]): they are scanned for their outer parts, and only the bytes that must
+//! change are changed.
 //!
 //! It speaks the protocol versions with a handshake, 2024-11-05 to 2025-11-25.
 
@@ -26,6 +26,6 @@ pub use mainstay_session::{
 };
 pub use server::{
     AttachedRun, LastLine, Local, Lookup, OpenError, Ports, Reader, Ready, RelayedCall, Relays,
-    Server, Servers, Session,
+    ServerHandle, Servers, Session,
 };
 pub use store::{RecordLookup, SessionStore, Unreadable, Written};

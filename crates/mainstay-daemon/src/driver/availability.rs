@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mainstay_core::ServerName;
 use mainstay_core::supervisor::Connection;
-use mainstay_proxy::{Availability, Hello, Reason, RunInfo, Server, epoch};
+use mainstay_proxy::{Availability, Hello, Reason, RunInfo, ServerHandle, epoch};
 
 use super::Driver;
 use crate::clock;
@@ -16,12 +16,12 @@ const LAST_LINES: usize = 5;
 /// The sessions that a run serves.
 #[derive(Debug)]
 pub(crate) enum Scope {
-    AllSessions(Server),
-    OneSession { server: Server, id: String },
+    AllSessions(ServerHandle),
+    OneSession { server: ServerHandle, id: String },
 }
 
 impl Scope {
-    pub(super) fn server(&self) -> &Server {
+    pub(super) fn server(&self) -> &ServerHandle {
         match self {
             Self::AllSessions(server) | Self::OneSession { server, .. } => server,
         }

@@ -11,7 +11,7 @@ use mainstay_core::{
     Cause, Exit, OnStop, RestartPolicy, RunId, ServerSpec, Status, Wanted, WorkloadKind,
 };
 use mainstay_engine::{Engine, RemoteEngine};
-use mainstay_proxy::Server;
+use mainstay_proxy::ServerHandle;
 use mainstay_testkit::fake_engine::{Delay, FakeEngine, Manner};
 use mainstay_testkit::samples::{key, spec};
 use tempfile::TempDir;
@@ -36,7 +36,7 @@ struct World {
     news: JoinHandle<()>,
     store: Store,
     event_log: EventLog,
-    server: Server,
+    server: ServerHandle,
     access: Access,
     dir: TempDir,
 }

@@ -3,7 +3,7 @@
 use mainstay_session::{Action, Report};
 
 use super::operation::Operation;
-use super::{Server, State, Transport, http};
+use super::{ServerHandle, State, Transport, http};
 use crate::catch_panic;
 
 /// What has to be done when the server is unlocked.
@@ -14,7 +14,7 @@ pub(super) struct Outside {
     pub(super) operation: Option<Operation>,
 }
 
-impl Server {
+impl ServerHandle {
     /// Executes what can be done at once.
     pub(super) fn execute(&self, state: &mut State) -> Outside {
         let mut outside = Outside::default();

@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::operation::Control;
 use super::retries::{self, Resumes};
-use super::{Inner, NOTIFY_TIMEOUT, Server};
+use super::{Inner, NOTIFY_TIMEOUT, ServerHandle};
 
 /// How much of an error's body is read.
 const ERROR_BODY: usize = 64 * 1024;
@@ -306,7 +306,7 @@ impl Exchange {
         &self,
         call: impl FnOnce(&mut mainstay_session::Server, std::time::Instant) -> T,
     ) -> Option<T> {
-        self.server.upgrade().map(|inner| Server { inner }.enter(call))
+        self.server.upgrade().map(|inner| ServerHandle { inner }.enter(call))
     }
 }
 

@@ -8,17 +8,17 @@ use mainstay_session::{Arrival, SessionKey, classify_refusal};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::{Reader, Server};
+use super::{Reader, ServerHandle};
 
 /// A session that lasts as long as this value.
 #[derive(Debug)]
 pub struct Local {
-    server: Server,
+    server: ServerHandle,
     session: SessionKey,
     next_id: u64,
 }
 
-impl Server {
+impl ServerHandle {
     /// Opens a session that is not stored. It waits like a client's while the server is starting.
     pub async fn local(&self, identity: &Identity) -> Result<Local, UpstreamError> {
         let session = self.enter(mainstay_session::Server::open_local);

@@ -1,8 +1,8 @@
 //! The code around the state machine of one server ([`mainstay_session::Server`]): it executes actions and reports what
 //! happened.
 //!
-//! A [`Server`] is entered by synchronous calls, each of which executes the actions that it caused before it returns.
-//! What takes time runs in tasks (`http`, `stdio`), which enter the server with their results. An exchange with an HTTP
+//! A [`ServerHandle`] is entered by synchronous calls, each of which executes the actions that it caused before it
+//! returns. What takes time runs in tasks (`http`, `stdio`), which enter the server with their results. An exchange with an HTTP
 //! server is performed by the task that waits for its answer, until that takes long (`operation`). A task of its own
 //! calls the server when a deadline has passed; it lives only while there is one.
 
@@ -51,7 +51,7 @@ pub struct Ports {
     /// Stores sessions on disk.
     pub store: Arc<dyn SessionStore>,
     /// Receives what sessions need and what was noticed about runs. It must not wait. The availability of runs of single
-    /// sessions is reported with [`Server::set_session_availability`].
+    /// sessions is reported with [`ServerHandle::set_session_availability`].
     pub report: Arc<dyn Fn(Report) + Send + Sync>,
     /// Reads the last line that a run wrote to standard error, if there is one.
     pub last_line: Arc<dyn Fn(RunOwner) -> LastLine + Send + Sync>,
@@ -67,7 +67,7 @@ pub type LastLine = Pin<Box<dyn Future<Output = Option<String>> + Send>>;
 
 /// A handle to one server. Clones are the same server.
 #[derive(Clone)]
-pub struct Server {
+pub struct ServerHandle {
     inner: Arc<Inner>,
 }
 
@@ -115,7 +115,7 @@ struct LinkGuard {
     link: LinkKey,
 }
 
-impl Server {
+impl ServerHandle {
     /// A server without sessions. `copy` is what an earlier daemon stored of its lists.
     pub fn new(name: &str, settings: Settings, ports: Ports, copy: Option<&[u8]>) -> Self {
         let name: Arc<str> = name.into();
@@ -332,7 +332,7 @@ async fn run_timer(server: Weak<Inner>, changed: Arc<Notify>, mut deadline: Inst
             () = changed.notified() => {}
         }
         let Some(inner) = server.upgrade() else { return };
-        let server = Server { inner };
+        let server = ServerHandle { inner };
         let next = server.enter_with(|state, now| {
             state.machine.handle_timers(now);
             state.timer = state.machine.deadline().map(Instant::from_std);
@@ -369,7 +369,7 @@ impl Deref for AttachedRun {
 impl Drop for LinkGuard {
     fn drop(&mut self) {
         if let Some(inner) = self.server.upgrade() {
-            Server { inner }.release_link(self.link);
+            ServerHandle { inner }.release_link(self.link);
         }
     }
 }
@@ -407,9 +407,9 @@ impl State {
     }
 }
 
-impl fmt::Debug for Server {
+impl fmt::Debug for ServerHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server").field("name", &self.inner.name).finish_non_exhaustive()
+        f.debug_struct("ServerHandle").field("name", &self.inner.name).finish_non_exhaustive()
     }
 }
 
@@ -419,7 +419,7 @@ impl fmt::Debug for AttachedRun {
     }
 }
 
-impl PartialEq for Server {
+impl PartialEq for ServerHandle {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }

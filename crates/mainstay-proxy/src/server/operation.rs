@@ -13,7 +13,7 @@ use mainstay_session::{HttpFailure, HttpOperation, HttpOutcome, OperationKey};
 use tokio::runtime::Handle;
 
 use super::http::Exchange;
-use super::{Inner, Server, State};
+use super::{Inner, ServerHandle, State};
 use crate::catch_panic::CatchPanic;
 
 /// An operation that was started, as its server sees it.
@@ -69,7 +69,7 @@ pub(super) struct Operation {
 
 impl Operation {
     pub(super) fn start(
-        server: &Server,
+        server: &ServerHandle,
         key: OperationKey,
         client: Client,
         operation: HttpOperation,
@@ -97,7 +97,7 @@ impl Operation {
         drop(tokio::spawn(async move {
             let done = poll_fn(|cx| self.poll(cx)).await;
             if let (Some(done), Some(inner)) = (done, self.server.upgrade()) {
-                Server { inner }.enter_with(|state, now| state.finish(now, done));
+                ServerHandle { inner }.enter_with(|state, now| state.finish(now, done));
             }
         }));
     }

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use mainstay_session::{Commit, EventId, Item, Peek, Read, StreamRef, StreamState};
 
-use super::Server;
+use super::ServerHandle;
 use super::operation::Operation;
 
 /// What a stream contains first.
@@ -23,7 +23,7 @@ pub enum Ready {
 /// The one reader of a stream. Dropping it leaves the stream; a request whose client cannot resume is given up then.
 #[derive(Debug)]
 pub struct Reader {
-    server: Server,
+    server: ServerHandle,
     stream: StreamRef,
     turn: u64,
     /// The number of the last message that it got, or after which it begins.
@@ -34,7 +34,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    pub(super) fn new(server: Server, stream: StreamRef, turn: u64, position: u64) -> Self {
+    pub(super) fn new(server: ServerHandle, stream: StreamRef, turn: u64, position: u64) -> Self {
         Self { server, stream, turn, position, has_answer: false, operation: None }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use mainstay_session::{RelayNews, StreamKey};
 
-use super::{Reader, Server};
+use super::{Reader, ServerHandle};
 
 /// A call that this daemon finishes for the next one.
 #[derive(Debug)]
@@ -36,12 +36,12 @@ pub struct Relays {
 }
 
 struct Expected {
-    server: Server,
+    server: ServerHandle,
     is_claimed: bool,
 }
 
 impl Relays {
-    pub(super) fn expect(&self, key: StreamKey, server: &Server) {
+    pub(super) fn expect(&self, key: StreamKey, server: &ServerHandle) {
         let expected = Expected { server: server.clone(), is_claimed: false };
         mainstay_core::lock(&self.expected).insert(key, expected);
     }

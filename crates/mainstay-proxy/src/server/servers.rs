@@ -8,7 +8,7 @@ use mainstay_session::{StreamKey, StreamRecord, is_id};
 use tokio::time::{Duration, Instant, sleep};
 
 use super::relay::{RelayedCall, Relays};
-use super::{Reader, Server, Session};
+use super::{Reader, ServerHandle, Session};
 use crate::intake_gate::IntakeGate;
 use crate::store::Unreadable;
 
@@ -20,7 +20,7 @@ const LOOK_UNHURRIED: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Default)]
 pub struct Servers {
-    all: Mutex<HashMap<String, Server>>,
+    all: Mutex<HashMap<String, ServerHandle>>,
     intake_gate: Arc<IntakeGate>,
     relays: Relays,
 }
@@ -45,7 +45,7 @@ pub enum Lookup {
 }
 
 impl Servers {
-    pub fn insert(&self, server: Server) {
+    pub fn insert(&self, server: ServerHandle) {
         self.lock().insert(server.name().to_owned(), server);
     }
 
@@ -53,11 +53,11 @@ impl Servers {
         self.lock().remove(name);
     }
 
-    pub fn get(&self, name: &str) -> Option<Server> {
+    pub fn get(&self, name: &str) -> Option<ServerHandle> {
         self.lock().get(name).cloned()
     }
 
-    pub fn all(&self) -> Vec<Server> {
+    pub fn all(&self) -> Vec<ServerHandle> {
         self.lock().values().cloned().collect()
     }
 
@@ -147,9 +147,9 @@ impl Servers {
     }
 
     /// Recovers a stream that an earlier daemon had with a session of this server: after the session was
-    /// [restored](Server::restore), and before any run is attached. If `is_relayed`, daemons before this one may still
-    /// finish the request. False if there is no such session.
-    pub fn recover(&self, server: &Server, record: StreamRecord, is_relayed: bool) -> bool {
+    /// [restored](ServerHandle::restore), and before any run is attached. If `is_relayed`, daemons before this one may
+    /// still finish the request. False if there is no such session.
+    pub fn recover(&self, server: &ServerHandle, record: StreamRecord, is_relayed: bool) -> bool {
         if is_relayed && mainstay_session::Server::can_be_relayed(&record) {
             self.relays.expect(record.key.clone(), server);
         }
@@ -159,14 +159,14 @@ impl Servers {
     /// Waits for a moment when another daemon could take over without a loss. What is part of a batch or was asked by a
     /// command is not journaled, so it has to be waited for if it takes long. Meanwhile all continues.
     pub async fn unbound(&self) {
-        while self.all().iter().any(Server::is_bound) {
+        while self.all().iter().any(ServerHandle::is_bound) {
             sleep(LOOK_UNHURRIED).await;
         }
     }
 
     /// Waits until every request is answered. More may come meanwhile.
     pub async fn answered(&self) {
-        while !self.all().iter().all(Server::is_idle) {
+        while !self.all().iter().all(ServerHandle::is_idle) {
             sleep(LOOK_UNHURRIED).await;
         }
     }
@@ -199,7 +199,7 @@ impl Servers {
     }
 
     fn is_settled(&self) -> bool {
-        self.intake_gate.is_clear() && self.all().iter().all(Server::is_settled)
+        self.intake_gate.is_clear() && self.all().iter().all(ServerHandle::is_settled)
     }
 
     /// Another daemon takes over now. From here on nothing is stored, sent or cancelled for any client; streams that
@@ -211,19 +211,19 @@ impl Servers {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Server>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, ServerHandle>> {
         mainstay_core::lock(&self.all)
     }
 }
 
 /// A session that is being loaded from disk, until this is dropped.
 struct Load<'a> {
-    server: &'a Server,
+    server: &'a ServerHandle,
     id: &'a str,
 }
 
 impl<'a> Load<'a> {
-    fn begin(server: &'a Server, id: &'a str) -> Self {
+    fn begin(server: &'a ServerHandle, id: &'a str) -> Self {
         server.lock().machine.begin_load(id);
         Self { server, id }
     }

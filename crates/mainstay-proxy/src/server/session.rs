@@ -7,18 +7,18 @@ use mainstay_mcp::frame::Parsed;
 use mainstay_mcp::version::ProtocolVersion;
 use mainstay_session::{Arrival, EventId, Found, SessionKey, Start, StreamRef};
 
-use super::{Reader, Server};
+use super::{Reader, ServerHandle};
 
 /// A handle to one session of a client with a server. Clones are the same session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Session {
-    pub(super) server: Server,
+    pub(super) server: ServerHandle,
     pub(super) key: SessionKey,
     id: Arc<str>,
 }
 
 impl Session {
-    pub(super) fn new(server: Server, key: SessionKey) -> Option<Self> {
+    pub(super) fn new(server: ServerHandle, key: SessionKey) -> Option<Self> {
         let id = Arc::clone(server.lock().machine.session_id(key)?);
         Some(Self { server, key, id })
     }

@@ -9,7 +9,7 @@ use mainstay_session::LinkKey;
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::sync::watch;
 
-use super::{Server, State, Transport};
+use super::{ServerHandle, State, Transport};
 use crate::catch_panic::{self, CatchPanic};
 
 /// Lines that are taken at a time.
@@ -71,7 +71,7 @@ impl StdioIo {
     }
 }
 
-impl Server {
+impl ServerHandle {
     /// Sends the lines for which there is no room when the server reads again.
     pub(super) fn await_room(&self, link: LinkKey, state: &mut State) {
         let Some(io) = stdio(state, link).filter(|io| !io.is_awaited) else { return };
@@ -109,7 +109,7 @@ fn stdio(state: &mut State, link: LinkKey) -> Option<&mut StdioIo> {
 }
 
 /// Reads what the server writes.
-pub(super) fn spawn(server: &Server, link: LinkKey, lines: Lines) {
+pub(super) fn spawn(server: &ServerHandle, link: LinkKey, lines: Lines) {
     let Lines { mut from_server, written, interruptions } = lines;
     let server = server.downgrade();
     if let Some(mut interruptions) = interruptions {
@@ -118,7 +118,7 @@ pub(super) fn spawn(server: &Server, link: LinkKey, lines: Lines) {
             while interruptions.changed().await.is_ok() {
                 let interruption = *interruptions.borrow_and_update();
                 let Some(inner) = server.upgrade() else { return };
-                Server { inner }
+                ServerHandle { inner }
                     .enter(|machine, now| machine.link_interrupted(now, link, interruption));
             }
         });
@@ -129,14 +129,15 @@ pub(super) fn spawn(server: &Server, link: LinkKey, lines: Lines) {
             while from_server.recv_many(&mut lines, BATCH).await > 0 {
                 let Some(inner) = server.upgrade() else { return };
                 debug_assert!(!lines.iter().any(is_test_panic), "requested by a test");
-                Server { inner }.enter(|machine, now| machine.receive(now, link, lines.drain(..)));
+                ServerHandle { inner }
+                    .enter(|machine, now| machine.receive(now, link, lines.drain(..)));
             }
         };
         // After a panic, the run is treated as if it had closed its output, and is replaced.
         CatchPanic::new(read).await;
         if let Some(inner) = server.upgrade() {
             let written = *written.borrow();
-            Server { inner }.enter(|machine, now| machine.close_stdio(now, link, written));
+            ServerHandle { inner }.enter(|machine, now| machine.close_stdio(now, link, written));
         }
     }));
 }

@@ -16,7 +16,7 @@ use super::ProtocolVersion;
 use crate::frame::{Kind, Method, Parsed};
 use crate::{
     AttachedRun, Availability, Hello, Identity, IntakeGate, LineLink, Link, Ports, RecordLookup,
-    RunInfo, Server, Servers, Session, SessionClock, SessionIds, SessionRecord, SessionStore,
+    RunInfo, ServerHandle, Servers, Session, SessionClock, SessionIds, SessionRecord, SessionStore,
     Settings, StateStore, StreamKey, StreamNews, Written,
 };
 
@@ -28,7 +28,7 @@ const HELLO: &str = r#"{"protocolVersion":"2025-11-25","capabilities":{},"server
 /// One server whose run is scripted: `fast` is answered at once, every other request is handed to the test.
 pub(super) struct Fake {
     pub(super) servers: Arc<Servers>,
-    server: Server,
+    server: ServerHandle,
     run: Mutex<Option<Run>>,
     runs: AtomicU64,
     sessions: AtomicU64,
@@ -69,7 +69,7 @@ impl Fake {
     pub(super) fn starting() -> (Arc<Self>, Seen) {
         let (asked, asked_out) = mpsc::unbounded_channel();
         let (posted, posted_out) = mpsc::unbounded_channel();
-        let server = Server::new(SERVER, settings(), ports(), None);
+        let server = ServerHandle::new(SERVER, settings(), ports(), None);
         let servers = Arc::<Servers>::default();
         servers.insert(server.clone());
         let (run, runs, sessions) = (Mutex::new(None), AtomicU64::new(0), AtomicU64::new(0));

@@ -43,7 +43,7 @@ use tokio::sync::watch;
 use self::client::Client;
 use self::server::Server;
 use crate::soon;
-use mainstay_proxy::{Server as ProxyServer, Servers};
+use mainstay_proxy::{ServerHandle, Servers};
 
 const NAME: &str = "time";
 const HOLD: Duration = Duration::from_secs(45);
@@ -51,7 +51,7 @@ const SETTLE: Duration = Duration::from_millis(600);
 
 /// A proxy and what it needs of the world.
 struct World {
-    proxy: ProxyServer,
+    proxy: ServerHandle,
     servers: Arc<Servers>,
     notes: Arc<Notes>,
     generation: AtomicU64,
@@ -71,7 +71,7 @@ impl World {
     }
 
     fn on(notes: Arc<Notes>, settings: Settings, copy: Option<&[u8]>) -> Self {
-        let proxy = ProxyServer::new(NAME, settings, ports(&notes), copy);
+        let proxy = ServerHandle::new(NAME, settings, ports(&notes), copy);
         let servers = Arc::<Servers>::default();
         servers.insert(proxy.clone());
         Self { proxy, servers, notes, generation: AtomicU64::new(0) }
