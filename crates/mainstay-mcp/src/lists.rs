@@ -108,7 +108,7 @@ impl Lists {
 
     /// Whether a change of a list has to be announced to clients. Called when it has been read, or could not be.
     /// After that it counts as announced.
-    pub fn take_news(&mut self, kind: ListKind, is_read: bool) -> bool {
+    pub fn take_unannounced_change(&mut self, kind: ListKind, is_read: bool) -> bool {
         let fingerprint = self.get(kind).map(List::fingerprint);
         let known = std::mem::replace(
             &mut self.known[kind.place()],
@@ -186,7 +186,10 @@ mod tests {
         ] {
             let mut lists = Lists::default();
             offer(&mut lists, &[old]);
-            assert!(!lists.take_news(ListKind::Tools, true), "there were no clients before it");
+            assert!(
+                !lists.take_unannounced_change(ListKind::Tools, true),
+                "there were no clients before it"
+            );
             // What happens in between is not told before the list has settled.
             offer(&mut lists, &[new]);
             offer(&mut lists, &[next]);
@@ -197,13 +200,23 @@ mod tests {
                 lists.passed_unsettled(ListKind::Tools);
             }
             let case = (next, is_read, announced, passed);
-            assert_eq!(lists.take_news(ListKind::Tools, is_read), expected, "{case:?}");
-            assert!(!lists.take_news(ListKind::Tools, is_read), "they are told once: {case:?}");
+            assert_eq!(
+                lists.take_unannounced_change(ListKind::Tools, is_read),
+                expected,
+                "{case:?}"
+            );
+            assert!(
+                !lists.take_unannounced_change(ListKind::Tools, is_read),
+                "they are told once: {case:?}"
+            );
         }
         let mut lists = Lists::default();
         lists.announced(&Method::ResourcesChanged);
-        assert!(lists.take_news(ListKind::ResourceTemplates, true), "nothing to compare with");
-        assert!(!lists.take_news(ListKind::Tools, true));
+        assert!(
+            lists.take_unannounced_change(ListKind::ResourceTemplates, true),
+            "nothing to compare with"
+        );
+        assert!(!lists.take_unannounced_change(ListKind::Tools, true));
     }
 
     #[test]

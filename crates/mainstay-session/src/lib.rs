@@ -19,12 +19,12 @@
 mod action;
 mod availability;
 mod calls;
-mod copies;
 mod exchange;
 mod http;
 mod initialize;
 mod level;
 mod links;
+mod list_copies;
 mod list_requests;
 mod listen;
 mod messages;

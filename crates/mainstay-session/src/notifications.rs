@@ -64,7 +64,7 @@ impl Server {
         match method {
             Method::ToolsChanged | Method::PromptsChanged | Method::ResourcesChanged => {
                 self.copies.lists.announced(method);
-                self.lists_may_have_changed(now);
+                self.list_changed_received(now);
             }
             Method::ResourceUpdated => self.resource_updated(notification),
             Method::Cancelled => {
@@ -128,7 +128,7 @@ impl Server {
         match message.method() {
             Some(Method::Cancelled) => self.server_request_cancelled(key, generation, message),
             Some(Method::ToolsChanged | Method::PromptsChanged | Method::ResourcesChanged) => {
-                self.lists_may_have_changed(now);
+                self.list_changed_received(now);
                 self.deliver(key, message.text().clone(), None);
             }
             _ => {

@@ -17,10 +17,10 @@ use crate::server::Server;
 use crate::timers::Timer;
 
 /// A list that is not read by then is given up.
-const READING: Duration = Duration::from_secs(60);
+const LIST_READ_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A server that announces changes of its lists may do so many times.
-const MOMENT: Duration = Duration::from_millis(200);
+const LIST_DEBOUNCE: Duration = Duration::from_millis(200);
 
 /// The last good copies of a server's handshake and lists.
 #[derive(Debug)]
@@ -28,9 +28,9 @@ pub(crate) struct Copies {
     pub(crate) hello: Option<Arc<RawValue>>,
     pub(crate) lists: Lists,
     /// The run whose lists were read last; 0 if they may have changed since.
-    read_of: u64,
+    lists_generation: u64,
     /// The run whose tool list is known; 0 if the list may have changed since.
-    tools_of: u64,
+    tools_generation: u64,
     /// How often a change was announced.
     announcements: u64,
     reading: Option<Reading>,
@@ -74,22 +74,22 @@ struct ReadLists {
 struct Stored {
     hello: Option<Box<RawValue>>,
     lists: Box<RawValue>,
-    #[serde(default)]
-    tools_of: u64,
+    #[serde(default, rename = "tools_of")]
+    tools_generation: u64,
 }
 
 impl Copies {
     /// As an earlier daemon stored them. What cannot be read is ignored.
     pub(crate) fn restored(stored: Option<&[u8]>) -> Self {
         let stored: Option<Stored> = stored.and_then(|stored| serde_json::from_slice(stored).ok());
-        let tools_of = stored.as_ref().map_or(0, |stored| stored.tools_of);
+        let tools_generation = stored.as_ref().map_or(0, |stored| stored.tools_generation);
         let (hello, lists) = stored.map(|stored| (stored.hello, stored.lists)).unzip();
         let lists = lists.and_then(|lists| Lists::restore(lists.get().as_bytes()));
         Self {
             hello: hello.flatten().map(Arc::from),
             lists: lists.unwrap_or_default(),
-            read_of: 0,
-            tools_of,
+            lists_generation: 0,
+            tools_generation,
             announcements: 0,
             reading: None,
             queue: VecDeque::new(),
@@ -104,22 +104,22 @@ impl Copies {
 
     /// Whether the lists are those of this run.
     pub(crate) fn are_of(&self, generation: u64) -> bool {
-        self.read_of == generation
+        self.lists_generation == generation
     }
 
     pub(crate) fn is_read_up_to(&self, generation: u64) -> bool {
-        self.read_of >= generation
+        self.lists_generation >= generation
     }
 
     /// Whether the tool list is of this run, or of a later one.
     pub(crate) fn has_tools_of(&self, generation: u64) -> bool {
-        self.tools_of != 0 && self.tools_of >= generation
+        self.tools_generation != 0 && self.tools_generation >= generation
     }
 
     fn stored(&self) -> Option<Vec<u8>> {
         let hello = self.hello.as_ref().map(|hello| hello.as_ref().to_owned());
         let lists = serde_json::from_slice(&self.lists.stored()).ok()?;
-        serde_json::to_vec(&Stored { hello, lists, tools_of: self.tools_of }).ok()
+        serde_json::to_vec(&Stored { hello, lists, tools_generation: self.tools_generation }).ok()
     }
 
     /// The lists that the server offers.
@@ -140,16 +140,16 @@ impl Server {
 
     /// The server announces that lists have changed. They are read again in a moment, once, however often this is
     /// said, and real changes are announced to clients: many servers announce their lists at each start.
-    pub(crate) fn lists_may_have_changed(&mut self, now: Instant) {
+    pub(crate) fn list_changed_received(&mut self, now: Instant) {
         if self.availability.run().is_none() {
             return;
         }
-        self.copies.read_of = 0;
-        self.copies.tools_of = 0;
+        self.copies.lists_generation = 0;
+        self.copies.tools_generation = 0;
         self.copies.announcements += 1;
         if self.copies.read_again_at.is_none() {
-            self.copies.read_again_at = Some(now + MOMENT);
-            self.timers.set(now + MOMENT, Timer::Lists);
+            self.copies.read_again_at = Some(now + LIST_DEBOUNCE);
+            self.timers.set(now + LIST_DEBOUNCE, Timer::Lists);
         }
     }
 
@@ -157,7 +157,7 @@ impl Server {
         if self.copies.announce_at.as_ref().is_some_and(|(at, _)| now >= *at)
             && let Some((_, read)) = self.copies.announce_at.take()
         {
-            self.announce_changed_lists(&read);
+            self.send_list_changed(&read);
         }
         if self.copies.read_again_at.is_some_and(|at| now >= at) {
             self.copies.read_again_at = None;
@@ -197,9 +197,9 @@ impl Server {
         let Some(reading) = &mut self.copies.reading else { return };
         let Some(kind) = reading.kinds.pop_front() else { return self.all_lists_read(now) };
         reading.walk = Walk::new(kind);
-        reading.until = now + READING;
+        reading.until = now + LIST_READ_TIMEOUT;
         let link = reading.link;
-        self.timers.set(now + READING, Timer::Lists);
+        self.timers.set(now + LIST_READ_TIMEOUT, Timer::Lists);
         self.ask(now, link, OwnRequest::new(OwnPurpose::ListPage, kind.method(), None));
     }
 
@@ -245,7 +245,7 @@ impl Server {
             }
         };
         if kind == ListKind::Tools && is_read {
-            self.copies.tools_of = reading.generation;
+            self.copies.tools_generation = reading.generation;
         }
         reading.read.lists.push((kind, is_read));
         self.read_next_list(now);
@@ -255,31 +255,33 @@ impl Server {
         let Some(Reading { generation, why, read, .. }) = self.copies.reading.take() else {
             return;
         };
-        self.copies.read_of = generation;
+        self.copies.lists_generation = generation;
         if let Some(stored) = self.copies.stored().filter(|_| !self.is_frozen) {
             self.store.save_copy(&self.name, stored);
         }
         self.answer_awaited_lists(now);
         match why {
-            Why::Announced => self.announce_changed_lists(&read),
+            Why::Announced => self.send_list_changed(&read),
             // Some servers complete their lists only after the handshake, and announce it.
             Why::NewRun => {
-                self.copies.announce_at = Some((now + MOMENT, read));
-                self.timers.set(now + MOMENT, Timer::Lists);
+                self.copies.announce_at = Some((now + LIST_DEBOUNCE, read));
+                self.timers.set(now + LIST_DEBOUNCE, Timer::Lists);
             }
         }
         self.read_next_lists(now);
     }
 
     /// Announces changed lists to clients, unless another change was announced since: then they are read again.
-    fn announce_changed_lists(&mut self, read: &ReadLists) {
+    fn send_list_changed(&mut self, read: &ReadLists) {
         if self.copies.announcements != read.announcements {
             return;
         }
         let mut announced = BTreeSet::new();
         for (kind, is_read) in &read.lists {
             // Two lists may share a notification.
-            if self.copies.lists.take_news(*kind, *is_read) && announced.insert(kind.changed()) {
+            if self.copies.lists.take_unannounced_change(*kind, *is_read)
+                && announced.insert(kind.changed())
+            {
                 for session in self.sessions.keys() {
                     self.deliver(session, kind.changed_message(), None);
                 }
