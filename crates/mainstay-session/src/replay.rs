@@ -18,21 +18,21 @@ use std::time::{Duration, Instant};
 pub(crate) const MAX_INTERRUPTIONS: u8 = 3;
 
 /// After an attempt that did not reach the server, a run that still counts as up is tried again after this time.
-const TRY_AGAIN: Duration = Duration::from_millis(50);
+const NOT_REACHED_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// After an attempt that broke off, a run that still counts as up is tried again after this time. It has
 /// most likely ended, which a container engine takes a moment to report; and a proxy before a
 /// container takes connections after its death, so that a second attempt at it would be lost too.
-const BROKEN_OFF: Duration = Duration::from_millis(500);
+const BROKEN_OFF_RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// After two attempts at a run that broke off, its end is awaited for this time. Container engines may report it late.
-const END: Duration = Duration::from_secs(3);
+const RUN_END_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How long the reason for a death may take to arrive before the answer is sent without it.
-const REASON: Duration = Duration::from_millis(60);
+const END_CAUSE_TIMEOUT: Duration = Duration::from_millis(60);
 
 /// How long a run that has a request may take to be reachable again, however short the hold is.
-const COME_UP: Duration = Duration::from_secs(10);
+const RUN_BACK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often in a row a server may forget its session before a request to it is no longer retried.
 const MAX_SESSION_LOSSES: u8 = 3;
@@ -253,10 +253,11 @@ impl Replay {
 
     /// Records how the attempt at a run ended.
     pub(crate) fn lost(&mut self, now: Instant, generation: u64, loss: Loss) {
-        let failure = |verdict| Some(PendingFailure { generation, until: now + REASON, verdict });
+        let failure =
+            |verdict| Some(PendingFailure { generation, until: now + END_CAUSE_TIMEOUT, verdict });
         self.in_flight_on = None;
         match loss {
-            Loss::Unsent => self.avoid = Some((generation, now + TRY_AGAIN)),
+            Loss::Unsent => self.avoid = Some((generation, now + NOT_REACHED_RETRY_DELAY)),
             Loss::Forgotten if self.forgotten < MAX_SESSION_LOSSES => self.forgotten += 1,
             Loss::Forgotten => self.pending_failure = failure(Verdict::SessionLostRepeatedly),
             Loss::Interrupted { safe: true } if self.interruptions < MAX_INTERRUPTIONS => {
@@ -269,14 +270,14 @@ impl Replay {
                 self.replayed = true;
                 self.broke_off = Some(generation);
                 self.held = None;
-                self.avoid = Some((generation, now + BROKEN_OFF));
+                self.avoid = Some((generation, now + BROKEN_OFF_RETRY_DELAY));
             }
             // Both went to the same run, which has stopped once at most.
             Loss::Sent { safe: true }
                 if self.broke_off == Some(generation) && self.ending.is_none() =>
             {
                 let deadline = self.held.unwrap_or(now) + self.hold;
-                self.ending = Some((generation, deadline.min(now + END)));
+                self.ending = Some((generation, deadline.min(now + RUN_END_TIMEOUT)));
             }
             Loss::Sent { safe: true } => {
                 self.pending_failure = failure(Verdict::DiedTwice { generation });
@@ -314,7 +315,7 @@ impl Replay {
                 Step::Rejoin
             }
             UpstreamState::Coming(None) => {
-                let deadline = *self.held.get_or_insert(now) + self.hold.max(COME_UP);
+                let deadline = *self.held.get_or_insert(now) + self.hold.max(RUN_BACK_TIMEOUT);
                 if now < deadline { Step::Wait(deadline) } else { Step::Miss }
             }
             UpstreamState::Up(_)

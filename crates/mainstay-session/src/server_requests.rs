@@ -20,7 +20,7 @@ use crate::streams::StreamRef;
 use crate::timers::Timer;
 
 /// How long a run may take to be connected again after a daemon before its request counts as moot.
-const COME_UP: Duration = Duration::from_secs(10);
+const RUN_BACK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The beginning of the ids that clients see.
 const PREFIX: &str = "mainstay-";
@@ -180,7 +180,7 @@ impl Server {
                 self.send_to_run(key, link, message);
             }
             Availability::Coming { due: None, .. } => {
-                let until = now + COME_UP;
+                let until = now + RUN_BACK_TIMEOUT;
                 if let Some(session) = self.sessions.get_mut(key) {
                     session.undelivered.push(Undelivered { generation, message, until });
                 }

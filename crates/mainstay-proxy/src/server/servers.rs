@@ -12,11 +12,11 @@ use super::{Reader, ServerHandle, Session};
 use crate::intake_gate::IntakeGate;
 use crate::store::Unreadable;
 
-/// How often to look whether they are.
-const LOOK: Duration = Duration::from_millis(5);
+/// During a hand-over clients wait, so this is short.
+const SETTLED_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The same, when all continues meanwhile.
-const LOOK_UNHURRIED: Duration = Duration::from_millis(50);
+/// Requests are served meanwhile.
+const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Default)]
 pub struct Servers {
@@ -160,14 +160,14 @@ impl Servers {
     /// command is not journaled, so it has to be waited for if it takes long. Meanwhile all continues.
     pub async fn unbound(&self) {
         while self.all().iter().any(ServerHandle::is_bound) {
-            sleep(LOOK_UNHURRIED).await;
+            sleep(IDLE_POLL_INTERVAL).await;
         }
     }
 
     /// Waits until every request is answered. More may come meanwhile.
     pub async fn answered(&self) {
         while !self.all().iter().all(ServerHandle::is_idle) {
-            sleep(LOOK_UNHURRIED).await;
+            sleep(IDLE_POLL_INTERVAL).await;
         }
     }
 
@@ -182,7 +182,7 @@ impl Servers {
         }
         let until = Instant::now() + settle;
         while Instant::now() < until && !self.is_settled() {
-            sleep(LOOK).await;
+            sleep(SETTLED_POLL_INTERVAL).await;
         }
         let servers = if stays { self.all() } else { Vec::new() };
         let relayed = servers.iter().flat_map(|server| {

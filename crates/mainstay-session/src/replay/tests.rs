@@ -62,7 +62,7 @@ fn without_a_hold_nothing_waits() {
 fn what_broke_off_is_not_sent_again_to_a_run_that_is_most_likely_ending() {
     let (now, mut call) = start();
     call.lost(now, 1, Loss::Sent { safe: true });
-    assert_eq!(call.step(now, UpstreamState::Up(1)), Step::Wait(now + BROKEN_OFF));
+    assert_eq!(call.step(now, UpstreamState::Up(1)), Step::Wait(now + BROKEN_OFF_RETRY_DELAY));
     assert_eq!(call.step(now, UpstreamState::Up(2)), Step::Send);
     assert!(call.was_replayed());
 }
@@ -71,7 +71,7 @@ fn what_broke_off_is_not_sent_again_to_a_run_that_is_most_likely_ending() {
 fn what_was_never_sent_goes_to_the_next_run() {
     let (now, mut call) = start();
     call.lost(now, 1, Loss::Unsent);
-    assert_eq!(call.step(now, UpstreamState::Up(1)), Step::Wait(now + TRY_AGAIN));
+    assert_eq!(call.step(now, UpstreamState::Up(1)), Step::Wait(now + NOT_REACHED_RETRY_DELAY));
     assert_eq!(call.step(now, UpstreamState::Coming(None)), Step::Wait(now + HOLD));
     assert_eq!(call.step(now, UpstreamState::Up(2)), Step::Send);
     assert!(!call.was_replayed());
@@ -92,7 +92,7 @@ fn a_run_that_cannot_be_reached_is_tried_until_the_hold_is_over() {
             Step::Answer(verdict) => break assert_eq!(verdict, Verdict::Late),
         }
     }
-    assert!(tries > 100 && now <= begun + HOLD + TRY_AGAIN, "{tries}");
+    assert!(tries > 100 && now <= begun + HOLD + NOT_REACHED_RETRY_DELAY, "{tries}");
 }
 
 #[test]
@@ -110,10 +110,10 @@ fn a_safe_request_is_replayed_once() {
 fn two_breaks_of_one_run_are_one_death() {
     let (now, mut call) = start();
     call.lost(now, 1, Loss::Sent { safe: true });
-    let later = now + BROKEN_OFF;
+    let later = now + BROKEN_OFF_RETRY_DELAY;
     assert_eq!(call.step(later, UpstreamState::Up(1)), Step::Send);
     call.lost(later, 1, Loss::Sent { safe: true });
-    assert_eq!(call.step(later, UpstreamState::Up(1)), Step::Wait(later + END));
+    assert_eq!(call.step(later, UpstreamState::Up(1)), Step::Wait(later + RUN_END_TIMEOUT));
     // Its end is told late.
     assert_eq!(call.step(later + seconds(1), UpstreamState::Coming(None)), Step::Wait(now + HOLD));
     assert_eq!(call.step(later + seconds(2), UpstreamState::Up(2)), Step::Send);
@@ -128,18 +128,18 @@ fn a_run_that_lives_and_breaks_off_twice_is_not_tried_again() {
     for _ in 0..2 {
         call.lost(now, 1, Loss::Sent { safe: true });
     }
-    assert_eq!(call.step(now, UpstreamState::Up(1)), Step::Wait(now + END));
+    assert_eq!(call.step(now, UpstreamState::Up(1)), Step::Wait(now + RUN_END_TIMEOUT));
     let broken = Step::Answer(Verdict::BrokenOff { generation: 1 });
-    assert_eq!(call.step(now + END, UpstreamState::Up(1)), broken);
+    assert_eq!(call.step(now + RUN_END_TIMEOUT, UpstreamState::Up(1)), broken);
 }
 
 #[test]
 fn an_unsafe_request_waits_only_for_the_reason() {
     let (now, mut call) = start();
     call.lost(now, 1, Loss::Sent { safe: false });
-    assert_eq!(call.step(now, UpstreamState::Up(1)), Step::Wait(now + REASON));
+    assert_eq!(call.step(now, UpstreamState::Up(1)), Step::Wait(now + END_CAUSE_TIMEOUT));
     let unknown = Step::Answer(Verdict::Unknown { generation: 1 });
-    assert_eq!(call.step(now + REASON, UpstreamState::Up(1)), unknown);
+    assert_eq!(call.step(now + END_CAUSE_TIMEOUT, UpstreamState::Up(1)), unknown);
     assert_eq!(call.step(now, UpstreamState::Coming(None)), unknown);
 }
 
@@ -152,7 +152,7 @@ fn a_forgetful_server_is_asked_again_but_not_for_ever() {
     }
     call.lost(now, 1, Loss::Forgotten);
     assert_eq!(
-        call.step(now + REASON, UpstreamState::Up(1)),
+        call.step(now + END_CAUSE_TIMEOUT, UpstreamState::Up(1)),
         Step::Answer(Verdict::SessionLostRepeatedly)
     );
 }
@@ -168,10 +168,10 @@ fn what_was_lost_with_a_connection_is_sent_again_to_the_same_run_if_that_is_safe
     assert!(call.was_replayed());
     let unknown = Step::Answer(Verdict::Interrupted { generation: 1 });
     call.lost(now, 1, Loss::Interrupted { safe: true });
-    assert_eq!(call.step(now + REASON, up), unknown);
+    assert_eq!(call.step(now + END_CAUSE_TIMEOUT, up), unknown);
     let (now, mut call) = start();
     call.lost(now, 1, Loss::Interrupted { safe: false });
-    assert_eq!(call.step(now + REASON, up), unknown);
+    assert_eq!(call.step(now + END_CAUSE_TIMEOUT, up), unknown);
 }
 
 fn recovered(can_answer: bool, attempts: u32) -> (Instant, Replay) {
@@ -226,7 +226,11 @@ fn the_deaths_of_daemons_are_none_of_the_server() {
     call.missed(now, UpstreamState::Up(3), true);
     assert_eq!(call.step(now, UpstreamState::Up(3)), Step::Send);
     call.lost(now, 3, Loss::Sent { safe: true });
-    assert_eq!(call.step(now, UpstreamState::Up(3)), Step::Wait(now + END), "it has stopped once");
+    assert_eq!(
+        call.step(now, UpstreamState::Up(3)),
+        Step::Wait(now + RUN_END_TIMEOUT),
+        "it has stopped once"
+    );
     assert_eq!(call.step(now, UpstreamState::Up(4)), Step::Send);
 }
 
@@ -237,7 +241,7 @@ fn a_run_that_never_comes_is_not_waited_for_longer_than_the_hold() {
     assert_eq!(call.step(now + HOLD, UpstreamState::Coming(None)), Step::Miss);
     let with = InFlightOn { generation: 3, can_answer: true, attempts: 1 };
     let mut call = Replay::recovered(Duration::ZERO, with);
-    assert_eq!(call.step(now, UpstreamState::Coming(None)), Step::Wait(now + COME_UP));
+    assert_eq!(call.step(now, UpstreamState::Coming(None)), Step::Wait(now + RUN_BACK_TIMEOUT));
     assert_eq!(call.no_room(), Verdict::Unknown { generation: 3 });
 }
 

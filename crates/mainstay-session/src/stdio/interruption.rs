@@ -16,16 +16,16 @@ use crate::timers::Timer;
 
 /// Requests that were sent less than this before the connection was lost may have been on their way, or their answers.
 /// An engine that takes longer to pass a line on counts as away.
-const ON_THE_WAY: Duration = Duration::from_secs(2);
+const IN_TRANSIT_WINDOW: Duration = Duration::from_secs(2);
 
 /// How long the answers to those may take once the connection is back, and how much longer if they may not be sent
 /// again.
-const AT_FIRST: Duration = Duration::from_secs(1);
-const LONGER: Duration = Duration::from_secs(9);
+const IN_TRANSIT_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+const NO_REPLAY_EXTRA_TIMEOUT: Duration = Duration::from_secs(9);
 
 /// How long the answers to all others may take. The server has these requests, so an answer is lost only if the engine
 /// died in the very moment in which it passed it on.
-const OTHERS: Duration = Duration::from_secs(600);
+const RECEIVED_ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Requests to be doubted after an interruption.
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +41,8 @@ impl Server {
     /// are sent again if that is safe, and otherwise answered with "effect unknown".
     pub fn link_interrupted(&mut self, now: Instant, key: LinkKey, interruption: Interruption) {
         let Some(stdio) = self.stdio(key) else { return };
-        let (first, all) = (now + AT_FIRST, now + AT_FIRST + OTHERS);
+        let first = now + IN_TRANSIT_ANSWER_TIMEOUT;
+        let all = first + RECEIVED_ANSWER_TIMEOUT;
         stdio.interruptions.push(Doubt { at: first, interruption, is_for_all: false });
         stdio.interruptions.push(Doubt { at: all, interruption, is_for_all: true });
         self.timers.set(first, Timer::Doubt(key));
@@ -54,11 +55,11 @@ impl Server {
         let mut doubted = Vec::new();
         for Doubt { interruption, is_for_all, .. } in due {
             let is_recent = |sent: Option<Instant>| {
-                sent.is_some_and(|sent| sent + ON_THE_WAY > interruption.at)
+                sent.is_some_and(|sent| sent + IN_TRANSIT_WINDOW > interruption.at)
             };
             for (id, pending) in &mut stdio.pending {
                 if pending.line <= interruption.written && (is_for_all || is_recent(pending.sent)) {
-                    let wait = if is_for_all { Duration::ZERO } else { LONGER };
+                    let wait = if is_for_all { Duration::ZERO } else { NO_REPLAY_EXTRA_TIMEOUT };
                     doubted.push((*id, now + wait));
                 }
             }
