@@ -1,4 +1,4 @@
-//! The gate through which requests enter the core.
+//! The gate through which requests reach the servers.
 //!
 //! A daemon that is replaced must know when the last request has entered: later ones are for its successor. After the
 //! gate is [closed](IntakeGate::close) no request enters, and when it [is clear](IntakeGate::is_clear) all that had

@@ -23,7 +23,7 @@ pub(super) async fn get(
     let version = head::version(headers)?;
     let id = head::session_id(headers)?;
     let if_lost = Some(version);
-    let session = front.core.find(server, id, if_lost).await.map_err(Refusal::Lookup)?;
+    let session = front.servers.find(server, id, if_lost).await.map_err(Refusal::Lookup)?;
     let form = front.form(session.version());
     let general = |start| {
         let body = general(front, &session, start, None, form);

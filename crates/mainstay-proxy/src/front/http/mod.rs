@@ -138,7 +138,7 @@ impl Default for Limits {
 
 /// What all connections of a listener share.
 struct Front {
-    core: Arc<Servers>,
+    servers: Arc<Servers>,
     config: Config,
     /// Only for the private listener: others have no right to delay messages.
     sequences: Option<Sequences>,
@@ -147,9 +147,9 @@ struct Front {
 }
 
 impl Front {
-    fn new(core: Arc<Servers>, config: Config) -> Self {
+    fn new(servers: Arc<Servers>, config: Config) -> Self {
         let sequences = (config.kind == ListenerKind::Private).then(Sequences::default);
-        Self { core, config, sequences, ending: watch::Sender::new(None) }
+        Self { servers, config, sequences, ending: watch::Sender::new(None) }
     }
 
     /// Resolves when the end begins.
@@ -271,8 +271,8 @@ async fn take(
         Method::DELETE => {
             let id = head::session_id(&head.headers)?;
             let if_lost = Some(head::version(&head.headers).unwrap_or(head::OLDEST_VERSION));
-            front.core.find(server, id, if_lost).await.map_err(Refusal::Lookup)?;
-            front.core.close(server, id).map_err(Refusal::Lookup)?;
+            front.servers.find(server, id, if_lost).await.map_err(Refusal::Lookup)?;
+            front.servers.close(server, id).map_err(Refusal::Lookup)?;
             Taken::Done(reply::empty(StatusCode::NO_CONTENT))
         }
         _ if cors::is_preflight(&head) => Taken::Done(cors::preflight()),

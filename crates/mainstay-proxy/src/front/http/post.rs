@@ -79,7 +79,7 @@ pub(super) async fn take(
     }
     let find = async |if_lost| {
         let id = head::session_id(headers)?;
-        front.core.find(server, id, if_lost).await.map_err(Refusal::Lookup)
+        front.servers.find(server, id, if_lost).await.map_err(Refusal::Lookup)
     };
     let session = async |version| {
         let session = find(Some(version)).await?;
@@ -185,7 +185,7 @@ fn initialize(
     accept: Accept,
     message: Parsed,
 ) -> Result<Taken, Refusal> {
-    match front.core.open(server) {
+    match front.servers.open(server) {
         Ok(session) => Ok(Taken::initialize(session, accept, message)),
         Err(OpenError::NoSuchServer) => Err(Refusal::Lookup(Lookup::NoSuchServer)),
         Err(error @ OpenError::TooManySessions) => {

@@ -107,9 +107,9 @@ impl Pending {
 pub enum Drain {
     /// Requests in flight may finish for [`Limits::drain`](super::Limits::drain), then they are given up.
     Finish,
-    /// Another daemon takes over, and continues what is journaled. The caller closes the core's
-    /// intake gate at once and has the core frozen shortly after ([`Servers::hand_over`](Servers::hand_over)), at
-    /// which the streams end; a core that is not frozen takes what is then dropped for given up.
+    /// Another daemon takes over, and continues what is journaled. The caller closes the
+    /// intake gate at once and has the servers frozen shortly after ([`Servers::hand_over`](Servers::hand_over)), at
+    /// which the streams end; servers that are not frozen take what is then dropped for given up.
     HandOver,
     /// The same, but there is no other daemon yet: connections are closed, and streams end with the advice to
     /// reconnect soon.
@@ -121,36 +121,36 @@ pub enum Drain {
 pub async fn serve(
     listener: TcpListener,
     inherited: Vec<PassedOn>,
-    core: Arc<Servers>,
+    servers: Arc<Servers>,
     config: Config,
     stop: impl Future<Output = Drain>,
 ) -> Vec<PassedOn> {
     let listener = PublicListener::new(listener, &config);
-    serve_at(listener, inherited, core, config, stop).await
+    serve_at(listener, inherited, servers, config, stop).await
 }
 
 /// The same, for connections of this user that came to the control socket.
 pub async fn serve_private(
     connections: mpsc::Receiver<UnixStream>,
     inherited: Vec<PassedOn>,
-    core: Arc<Servers>,
+    servers: Arc<Servers>,
     config: Config,
     stop: impl Future<Output = Drain>,
 ) -> Vec<PassedOn> {
-    serve_at(PrivateListener(connections), inherited, core, config, stop).await
+    serve_at(PrivateListener(connections), inherited, servers, config, stop).await
 }
 
 async fn serve_at<L: Listener>(
     mut listener: L,
     inherited: Vec<PassedOn>,
-    core: Arc<Servers>,
+    servers: Arc<Servers>,
     config: Config,
     stop: impl Future<Output = Drain>,
 ) -> Vec<PassedOn> {
-    let front = Arc::new(Front::new(core, config));
+    let front = Arc::new(Front::new(servers, config));
     let mut connections = Connections::new(&front.config);
     let start = |connections: &mut Connections<_>, socket: L::Socket, caller, history: History| {
-        let conn = connections.connection_state(front.core.intake_gate());
+        let conn = connections.connection_state(front.servers.intake_gate());
         if let (History::New, Some(store)) = (&history, &front.config.store) {
             conn.store(&**store, socket.as_fd());
         }
@@ -224,8 +224,8 @@ impl Front {
     ) -> Vec<PassedOn> {
         match drain {
             Drain::Finish => {}
-            Drain::HandOver => self.core.intake_gate().close_for_successor(),
-            Drain::Leave => self.core.intake_gate().close(),
+            Drain::HandOver => self.servers.intake_gate().close_for_successor(),
+            Drain::Leave => self.servers.intake_gate().close(),
         }
         self.ending.send_replace(Some(drain));
         let mut left = Vec::new();

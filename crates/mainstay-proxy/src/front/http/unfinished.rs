@@ -110,7 +110,7 @@ async fn rest(front: &Front, response: &UnfinishedResponse) -> Option<Body> {
     if let Some(request) = repeated {
         return repeat_initialize(front, server, session, (request, *form));
     }
-    let session = front.core.find(server, session, None).await.ok()?;
+    let session = front.servers.find(server, session, None).await.ok()?;
     let event: EventId = event.parse().ok()?;
     Some(match (session.find(&event), *form) {
         (Found::General(start), form @ Form::Events(_)) => {
@@ -134,7 +134,7 @@ fn repeat_initialize(
     (request, form): (&str, Form),
 ) -> Option<Body> {
     let message = Parsed::read(Bytes::copy_from_slice(request.as_bytes())).ok()?;
-    let session = front.core.open_as(server, session).ok()?;
+    let session = front.servers.open_as(server, session).ok()?;
     let accept = Accept { json: form == Form::Json, events: form != Form::Json };
     let asked = Asked::initialize(session, accept, &message);
     let reader = asked.session.request(message, Arrival::New);

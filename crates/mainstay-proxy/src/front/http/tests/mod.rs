@@ -56,7 +56,7 @@ impl Site {
 
     fn connect(&mut self) -> Wire<DuplexStream> {
         let (ours, theirs) = tokio::io::duplex(1 << 12);
-        let conn = self.connections.connection_state(self.front.core.intake_gate());
+        let conn = self.connections.connection_state(self.front.servers.intake_gate());
         let front = Arc::clone(&self.front);
         let serve = serve::connection(
             front,
