@@ -89,7 +89,7 @@ impl Plan {
     /// Returns what to do, in this order.
     pub(super) fn handle(&mut self, now: Instant, event: Event) -> Vec<Action> {
         match event {
-            Event::Message(id, word) => self.message(now, id, word),
+            Event::Message(id, message) => self.message(now, id, message),
             Event::Closed(id) => self.closed(now, id),
             Event::Gone(id, end) => self.exited(now, id, &end),
             Event::Restored(done) => self.restored(now, done),

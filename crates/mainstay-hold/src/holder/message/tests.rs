@@ -10,7 +10,7 @@ fn a_place() -> impl Strategy<Value = ListenAddr> {
     ]
 }
 
-fn a_word() -> impl Strategy<Value = ToHolder> {
+fn a_message() -> impl Strategy<Value = ToHolder> {
     prop_oneof![
         any::<(u32, bool, u32)>().prop_map(|(version, stderr, listeners)| {
             ToHolder::Handover { version, stderr, listeners }
@@ -92,15 +92,15 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn messages_are_read_as_they_were_written(word in a_word(), order in an_order()) {
+    fn messages_are_read_as_they_were_written(message in a_message(), order in an_order()) {
         let longer = |mut bytes: Vec<u8>| { bytes.extend(b"from the future"); bytes };
-        prop_assert_eq!(decode(&longer(encode(&word))), Ok(Some(word)));
+        prop_assert_eq!(decode(&longer(encode(&message))), Ok(Some(message)));
         prop_assert_eq!(decode(&longer(encode(&order))), Ok(Some(order)));
     }
 
     #[test]
     fn decoding_never_panics(bytes: Vec<u8>) {
-        let (_word, _order) = (decode::<ToHolder>(&bytes), decode::<ToDaemon>(&bytes));
+        let (_message, _order) = (decode::<ToHolder>(&bytes), decode::<ToDaemon>(&bytes));
     }
 
     #[test]

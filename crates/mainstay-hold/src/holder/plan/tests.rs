@@ -38,8 +38,8 @@ impl Story {
         self.plan.handle(self.now, event)
     }
 
-    fn sends(&mut self, id: Id, word: Message) -> Vec<Action> {
-        self.take(Event::Message(id, word))
+    fn sends(&mut self, id: Id, message: Message) -> Vec<Action> {
+        self.take(Event::Message(id, message))
     }
 
     fn gone(&mut self, id: Id) -> Vec<Action> {
@@ -64,8 +64,8 @@ impl Story {
     }
 
     fn asks(&mut self, id: Id, fallback: Option<&str>) -> Id {
-        let word = Message::Replace { exe: "new".into(), fallback: fallback.map(Into::into) };
-        self.starts(Event::Message(id, word), "new", true).id
+        let message = Message::Replace { exe: "new".into(), fallback: fallback.map(Into::into) };
+        self.starts(Event::Message(id, message), "new", true).id
     }
 
     /// A successor that was sent `Serve`.

@@ -10,7 +10,7 @@ use super::gone;
 /// What may happen next. Daemons are named by their place among those that live.
 #[derive(Debug, Clone)]
 enum Step {
-    Said(usize, Message),
+    Message(usize, Message),
     Closed(usize),
     Gone(usize),
     Signal,
@@ -20,7 +20,7 @@ enum Step {
 }
 
 fn a_step() -> impl Strategy<Value = Step> {
-    let word = prop_oneof![
+    let message = prop_oneof![
         4 => any::<bool>().prop_map(|can_hold| Message::Ready { can_hold }),
         4 => Just(Message::Prepared),
         3 => Just(Message::HandedOver),
@@ -32,7 +32,7 @@ fn a_step() -> impl Strategy<Value = Step> {
         }),
     ];
     prop_oneof![
-        12 => (0..4_usize, word).prop_map(|(who, word)| Step::Said(who, word)),
+        12 => (0..4_usize, message).prop_map(|(who, message)| Step::Message(who, message)),
         1 => (0..4_usize).prop_map(Step::Closed),
         6 => (0..4_usize).prop_map(Step::Gone),
         1 => Just(Step::Signal),
@@ -66,7 +66,7 @@ impl World {
         let alive: Vec<Id> = self.alive.iter().copied().collect();
         let one = |who: usize| alive.get(who).copied();
         let event = match step {
-            Step::Said(who, word) => one(who).map(|id| Event::Message(id, word)),
+            Step::Message(who, message) => one(who).map(|id| Event::Message(id, message)),
             Step::Closed(who) => one(who).map(Event::Closed),
             Step::Gone(who) => one(who).map(gone),
             Step::Signal => Some(Event::Signal),
