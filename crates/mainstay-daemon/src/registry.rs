@@ -182,8 +182,8 @@ impl Registry {
         for server in stored {
             let name = server.spec.name.clone();
             if let Ok(handle) = self.get(&name) {
-                if let Some(shown) = self.shared.context.servers.get(name.as_str()) {
-                    shown.set(settings(&server.spec));
+                if let Some(server_handle) = self.shared.context.servers.get(name.as_str()) {
+                    server_handle.set(settings(&server.spec));
                 }
                 let is_off = handle.view.borrow().wanted == Wanted::Off;
                 handle.send(Message::Replace(Box::new(server.clone()))).await;

@@ -174,8 +174,9 @@ impl Service {
 
     /// Adds what only the proxy knows of a server.
     fn with_proxy_info(&self, mut info: ServerInfo) -> ServerInfo {
-        let hub = self.gateway.servers.get(info.name.as_str());
-        info.sessions = hub.map_or(0, |hub| hub.session_count()).try_into().unwrap_or(u32::MAX);
+        let server = self.gateway.servers.get(info.name.as_str());
+        info.sessions =
+            server.map_or(0, |server| server.session_count()).try_into().unwrap_or(u32::MAX);
         let addr = self.listen.borrow().addr();
         info.url = addr.map(|addr| format!("http://{addr}/{}/mcp", info.name));
         info
@@ -327,9 +328,9 @@ impl Service {
         let handle = self.find(name).await?;
         // A server that was given up may be started again.
         handle.send(mainstay_core::supervisor::Event::Demand).await;
-        let hub = self.gateway.servers.get(name.as_str());
-        let hub = hub.ok_or_else(|| just_removed(name))?;
-        hub.local(&gateway::identity()).await.map_err(|error| self.failed(name, &error))
+        let server = self.gateway.servers.get(name.as_str());
+        let server = server.ok_or_else(|| just_removed(name))?;
+        server.local(&gateway::identity()).await.map_err(|error| self.failed(name, &error))
     }
 
     fn failed(&self, name: &ServerName, error: &UpstreamError) -> ApiError {

@@ -52,11 +52,11 @@ impl Registry {
 
     fn start_session_run(&self, key: &SessionRunKey, last: RunId) {
         let name = key.run_name();
-        let shown = self.shared.context.servers.get(key.server.as_str());
+        let server = self.shared.context.servers.get(key.server.as_str());
         let handle = self.state().servers.get(&key.server).cloned();
-        let (Some(server), Some(handle)) = (shown.clone(), handle) else {
+        let (Some(server), Some(handle)) = (server.clone(), handle) else {
             // A server that has just been removed has no more runs.
-            if let Some(server) = shown {
+            if let Some(server) = server {
                 server.set_session_availability(&key.session, Availability::Removed);
             }
             return self.handle_session_run(Event::Ended { name, last: None });
