@@ -9,7 +9,7 @@ use mainstay_core::supervisor::Event;
 use mainstay_core::{ServerName, SessionRunKey};
 use mainstay_proxy::{
     Decision, Identity, LastLine, Ports, Report, RunOwner, ServerHandle, Servers, SessionClock,
-    SessionIds, SessionStore, Settings, StreamNews,
+    SessionIds, SessionStore, Settings, StreamChange,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -118,7 +118,7 @@ impl Gateway {
             let is_recovered =
                 server.is_some_and(|server| self.servers.recover(server, record, is_relayed));
             if !is_recovered {
-                self.store.append_to_journal(&key, StreamNews::Over);
+                self.store.append_to_journal(&key, StreamChange::Over);
             }
         }
     }

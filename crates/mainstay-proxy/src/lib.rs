@@ -22,7 +22,7 @@ pub use mainstay_mcp::{client, frame, lists, sse};
 pub use mainstay_session::{
     Arrival, Availability, Decision, EventId, Found, Item, Reason, RelayNews, Report, Run, RunInfo,
     RunOwner, Sent, SessionClock, SessionIds, SessionRecord, Settings, Start, StateStore,
-    StreamKey, StreamNews, StreamRecord, UpstreamRecord, epoch,
+    StreamChange, StreamKey, StreamRecord, UpstreamRecord, epoch,
 };
 pub use server::{
     AttachedRun, LastLine, Local, Lookup, OpenError, Ports, Reader, Ready, RelayedCall, Relays,

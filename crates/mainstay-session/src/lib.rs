@@ -59,7 +59,7 @@ pub use initialize::client_version;
 pub use level::Level;
 pub use links::{LinkKey, LinkTarget, RunInfo, epoch};
 pub use record::{
-    Sent, SessionRecord, StateStore, StreamKey, StreamNews, StreamRecord, UpstreamRecord,
+    Sent, SessionRecord, StateStore, StreamChange, StreamKey, StreamRecord, UpstreamRecord,
 };
 pub use recover::RelayNews;
 pub use server::{Config, Server, SessionClock, Settings};

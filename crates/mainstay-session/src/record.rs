@@ -62,9 +62,9 @@ pub struct Sent {
     pub line: Option<u64>,
 }
 
-/// What became of a stream.
+/// A change of a stream, as it is journaled.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum StreamNews {
+pub enum StreamChange {
     /// It is the stream of this request, as its client wrote it. Without this it is the general
     /// stream of its session.
     Begun(Bytes),
@@ -73,7 +73,7 @@ pub enum StreamNews {
     /// The request is about to be sent to a run, or was.
     Sent(Sent),
     /// A message was added.
-    Said(u64, Bytes),
+    Message(u64, Bytes),
     /// The answer was added, and ends the stream.
     Answered(u64, Bytes),
     /// The stream is not needed.
@@ -92,7 +92,7 @@ pub struct StreamRecord {
     /// How often it was sent.
     pub attempts: u32,
     /// The newest messages with their numbers, oldest first.
-    pub said: Vec<(u64, Bytes)>,
+    pub messages: Vec<(u64, Bytes)>,
     /// The answer with its number.
     pub answer: Option<(u64, Bytes)>,
 }
@@ -124,7 +124,7 @@ pub trait StateStore: fmt::Debug + Send + Sync {
     /// machine, unless the disk is stalled. It costs a write, so it is for requests that take long, and for what
     /// servers say unasked.
     ///
-    /// False for [`StreamNews::Sent`] if the disk is stalled and may say that the request was not sent: it must not be
+    /// False for [`StreamChange::Sent`] if the disk is stalled and may say that the request was not sent: it must not be
     /// sent now.
-    fn append_to_journal(&self, stream: &StreamKey, news: StreamNews) -> bool;
+    fn append_to_journal(&self, stream: &StreamKey, change: StreamChange) -> bool;
 }

@@ -20,7 +20,7 @@ use crate::action::Relayed;
 use crate::calls::{CallKey, Stage};
 use crate::exchange::Failure;
 use crate::links::{LinkKey, RunScope};
-use crate::record::{Sent, StreamKey, StreamNews, StreamRecord};
+use crate::record::{Sent, StreamChange, StreamKey, StreamRecord};
 use crate::server::Server;
 use crate::session::SessionKey;
 use crate::stdio::Stdio;
@@ -43,7 +43,8 @@ pub(crate) struct RecoveredRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RelayNews {
     /// The server sent this; the number is that of the message in the stream.
-    Said(u64, String),
+    #[serde(rename = "Said")]
+    Message(u64, String),
     Answered(String),
     /// No answer will come.
     Lost,
@@ -58,13 +59,13 @@ impl Server {
         let Some(request) = record.request.clone() else {
             let general = self.sessions.get(session).map(|session| session.general);
             if let Some(general) = general.and_then(|general| self.streams.get_mut(general)) {
-                general.restore(record.said);
+                general.restore(record.messages);
             }
             return true;
         };
         let Some(message) = Parsed::read(request).ok().filter(|it| it.kind() == Kind::Request)
         else {
-            self.store.append_to_journal(&record.key, StreamNews::Over);
+            self.store.append_to_journal(&record.key, StreamChange::Over);
             return true;
         };
         let is_relayed = is_relayed && Self::can_be_relayed(&record);
@@ -153,7 +154,7 @@ impl Server {
             };
             let generation = inherited.sent.map_or(0, |sent| sent.generation);
             match news {
-                RelayNews::Said(number, text) => {
+                RelayNews::Message(number, text) => {
                     inherited.was_asked |=
                         matches!(frame::scan(text.as_bytes()), Ok(Frame::Request { .. }));
                     // Some may have been relayed to another daemon before.

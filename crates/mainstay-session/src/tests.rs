@@ -16,7 +16,7 @@ use crate::calls::Arrival;
 use crate::http::OperationKey;
 use crate::links::{LinkKey, LinkTarget, RunInfo};
 use crate::record::{
-    Sent, SessionRecord, StateStore, StreamKey, StreamNews, StreamRecord, UpstreamRecord,
+    Sent, SessionRecord, StateStore, StreamChange, StreamKey, StreamRecord, UpstreamRecord,
 };
 use crate::server::{Config, Server, SessionClock, Settings};
 use crate::session::SessionKey;
@@ -264,31 +264,31 @@ pub(crate) fn notification(text: impl std::fmt::Display) -> Bytes {
 
 /// All that was noted of streams, in order.
 #[derive(Debug, Default)]
-pub(crate) struct TestStore(Mutex<Vec<(StreamKey, StreamNews)>>);
+pub(crate) struct TestStore(Mutex<Vec<(StreamKey, StreamChange)>>);
 
 impl TestStore {
     /// What a later daemon finds of the only stream there is, if anything.
     pub(crate) fn record(&self) -> Option<StreamRecord> {
         let changes = self.0.lock().unwrap();
         let key = changes.first()?.0.clone();
-        let (request, sent, said, answer) = (None, None, Vec::new(), None);
-        let mut record = StreamRecord { key, request, sent, attempts: 0, said, answer };
-        for (_, news) in changes.iter().cloned() {
-            match news {
-                StreamNews::Begun(request) => record.request = Some(request),
-                StreamNews::BegunSent(request, sent, attempts) => {
+        let (request, sent, messages, answer) = (None, None, Vec::new(), None);
+        let mut record = StreamRecord { key, request, sent, attempts: 0, messages, answer };
+        for (_, change) in changes.iter().cloned() {
+            match change {
+                StreamChange::Begun(request) => record.request = Some(request),
+                StreamChange::BegunSent(request, sent, attempts) => {
                     (record.request, record.sent) = (Some(request), Some(sent));
                     record.attempts = attempts;
                 }
-                StreamNews::Sent(sent) => {
+                StreamChange::Sent(sent) => {
                     // The line of a request is noted after the run.
                     let is_known = record.sent == Some(Sent { line: None, ..sent });
                     record.attempts += u32::from(!(is_known && sent.line.is_some()));
                     record.sent = Some(sent);
                 }
-                StreamNews::Said(number, message) => record.said.push((number, message)),
-                StreamNews::Answered(number, answer) => record.answer = Some((number, answer)),
-                StreamNews::Over => return None,
+                StreamChange::Message(number, message) => record.messages.push((number, message)),
+                StreamChange::Answered(number, answer) => record.answer = Some((number, answer)),
+                StreamChange::Over => return None,
             }
         }
         Some(record)
@@ -297,13 +297,13 @@ impl TestStore {
     /// What was noted, in short.
     pub(crate) fn summary(&self) -> String {
         let changes = self.0.lock().unwrap();
-        let changes = changes.iter().map(|(_, news)| match news {
-            StreamNews::Begun(_) => "begun".to_owned(),
-            StreamNews::BegunSent(_, sent, _) => format!("begun and sent {}", sent.generation),
-            StreamNews::Sent(sent) => format!("sent {}", sent.generation),
-            StreamNews::Said(number, _) => format!("said {number}"),
-            StreamNews::Answered(number, _) => format!("answered {number}"),
-            StreamNews::Over => "over".to_owned(),
+        let changes = changes.iter().map(|(_, change)| match change {
+            StreamChange::Begun(_) => "begun".to_owned(),
+            StreamChange::BegunSent(_, sent, _) => format!("begun and sent {}", sent.generation),
+            StreamChange::Sent(sent) => format!("sent {}", sent.generation),
+            StreamChange::Message(number, _) => format!("message {number}"),
+            StreamChange::Answered(number, _) => format!("answered {number}"),
+            StreamChange::Over => "over".to_owned(),
         });
         changes.collect::<Vec<_>>().join(", ")
     }
@@ -324,8 +324,8 @@ impl StateStore for TestStore {
 
     fn remove_server(&self, _server: &str) {}
 
-    fn append_to_journal(&self, stream: &StreamKey, news: StreamNews) -> bool {
-        self.0.lock().unwrap().push((stream.clone(), news));
+    fn append_to_journal(&self, stream: &StreamKey, change: StreamChange) -> bool {
+        self.0.lock().unwrap().push((stream.clone(), change));
         true
     }
 }

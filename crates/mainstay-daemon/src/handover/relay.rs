@@ -84,7 +84,7 @@ pub(crate) async fn finish(socket: &Path, calls: Vec<RelayedCall>) {
 async fn follow(mut call: RelayedCall, sender: mpsc::Sender<Line>) {
     loop {
         let news = call.next().await;
-        let is_last = !matches!(news, RelayNews::Said(..));
+        let is_last = !matches!(news, RelayNews::Message(..));
         let (session, stream) = (call.key.session.to_string(), call.key.number);
         if sender.send(Line { session, stream, news }).await.is_err() || is_last {
             return;
@@ -129,13 +129,13 @@ struct Sent {
 
 impl Sent {
     fn add(&mut self, line: Line) {
-        if !matches!(line.news, RelayNews::Said(..)) {
+        if !matches!(line.news, RelayNews::Message(..)) {
             self.lines.retain(|other| other.key() != line.key());
         }
         match line.news {
             // The daemon that receives this decides what becomes of the call.
             RelayNews::Lost => self.keys.retain(|key| *key != line.key()),
-            RelayNews::Said(..) | RelayNews::Answered(_) => self.lines.push_back(line),
+            RelayNews::Message(..) | RelayNews::Answered(_) => self.lines.push_back(line),
         }
         let mut bytes: usize = self.lines.iter().map(Line::bytes).sum();
         while bytes > KEPT_BYTES
@@ -153,7 +153,7 @@ impl Line {
 
     fn bytes(&self) -> usize {
         match &self.news {
-            RelayNews::Said(_, text) | RelayNews::Answered(text) => text.len(),
+            RelayNews::Message(_, text) | RelayNews::Answered(text) => text.len(),
             RelayNews::Lost => 0,
         }
     }

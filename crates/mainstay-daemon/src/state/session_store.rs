@@ -26,7 +26,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use mainstay_proxy::{
-    RecordLookup, SessionRecord, StateStore, StreamKey, StreamNews, StreamRecord, Unreadable,
+    RecordLookup, SessionRecord, StateStore, StreamChange, StreamKey, StreamRecord, Unreadable,
     Written,
 };
 use tokio::sync::oneshot;
@@ -255,8 +255,8 @@ impl StateStore for SessionStore {
         }
     }
 
-    fn append_to_journal(&self, stream: &StreamKey, news: StreamNews) -> bool {
-        self.shared.journal.note(stream, news)
+    fn append_to_journal(&self, stream: &StreamKey, change: StreamChange) -> bool {
+        self.shared.journal.note(stream, change)
     }
 }
 

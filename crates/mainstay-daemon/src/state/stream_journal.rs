@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use mainstay_hold::limits::FLUSH_JOURNAL;
-use mainstay_proxy::{StreamKey, StreamNews, StreamRecord};
+use mainstay_proxy::{StreamChange, StreamKey, StreamRecord};
 
 use self::entry::{Change, Entry};
 use self::file::JournalFile;
@@ -121,19 +121,19 @@ impl StreamJournal {
 
     /// Records a change of a stream. Returns false if the disk is stalled and its record of the request is that it was
     /// not sent: then it must not be sent now, and nothing is recorded.
-    pub(crate) fn note(&self, stream: &StreamKey, news: StreamNews) -> bool {
+    pub(crate) fn note(&self, stream: &StreamKey, change: StreamChange) -> bool {
         let mut state = self.lock();
-        match news {
-            StreamNews::Sent(_) => return state.record_sent(stream, news),
+        match change {
+            StreamChange::Sent(_) => return state.record_sent(stream, change),
             // One write, so that the disk never has the first without the second.
-            StreamNews::BegunSent(request, sent, attempts) => {
-                state.add(stream, StreamNews::Begun(request));
+            StreamChange::BegunSent(request, sent, attempts) => {
+                state.add(stream, StreamChange::Begun(request));
                 state.add_entry(Entry::Stream(stream.clone(), Change::Sent(sent, attempts)));
             }
-            StreamNews::Begun(_)
-            | StreamNews::Said(..)
-            | StreamNews::Answered(..)
-            | StreamNews::Over => state.add(stream, news),
+            StreamChange::Begun(_)
+            | StreamChange::Message(..)
+            | StreamChange::Answered(..)
+            | StreamChange::Over => state.add(stream, change),
         }
         state.flush();
         true
@@ -189,7 +189,7 @@ impl Disk {
 
 impl State {
     /// Records that a request is about to be sent.
-    fn record_sent(&mut self, request: &StreamKey, news: StreamNews) -> bool {
+    fn record_sent(&mut self, request: &StreamKey, change: StreamChange) -> bool {
         if self.stalled.is_some() {
             self.flush();
             if self.must_wait(request) {
@@ -197,7 +197,7 @@ impl State {
             }
         }
         let before = self.alive.changes(request);
-        self.add(request, news);
+        self.add(request, change);
         self.flush();
         if !self.must_wait(request) {
             return true;
@@ -215,8 +215,8 @@ impl State {
     }
 
     /// Adds a change to the backlog, if it changes anything.
-    fn add(&mut self, stream: &StreamKey, news: StreamNews) {
-        if let Some(entry) = self.alive.entry(stream, news) {
+    fn add(&mut self, stream: &StreamKey, change: StreamChange) {
+        if let Some(entry) = self.alive.entry(stream, change) {
             self.add_entry(entry);
         }
     }

@@ -25,7 +25,11 @@ impl RelayedCall {
         let Some(item) = self.reader.next().await else { return RelayNews::Lost };
         // Messages are read as JSON before they are passed on, so they are UTF-8.
         let Ok(text) = String::from_utf8(item.message.to_vec()) else { return RelayNews::Lost };
-        if item.is_answer { RelayNews::Answered(text) } else { RelayNews::Said(item.number, text) }
+        if item.is_answer {
+            RelayNews::Answered(text)
+        } else {
+            RelayNews::Message(item.number, text)
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use mainstay_mcp::frame::{self, Frame};
 
 use super::log::{self, Log};
 use super::{Purpose, RequestStream, Stream};
-use crate::record::{Sent, StateStore, StreamKey, StreamNews, StreamRecord};
+use crate::record::{Sent, StateStore, StreamChange, StreamKey, StreamRecord};
 use crate::recover::RelayNews;
 use crate::session::SessionKey;
 
@@ -39,10 +39,10 @@ impl Recorded {
 }
 
 impl Journal<'_> {
-    pub(crate) fn append(self, key: &StreamKey, news: StreamNews) -> Recorded {
+    pub(crate) fn append(self, key: &StreamKey, change: StreamChange) -> Recorded {
         match self.is_closed {
             true => Recorded::Never,
-            false if self.store.append_to_journal(key, news) => Recorded::Yes,
+            false if self.store.append_to_journal(key, change) => Recorded::Yes,
             false => Recorded::NotYet,
         }
     }
@@ -73,16 +73,16 @@ impl Durable {
 
     /// Returns false if another daemon has taken over.
     pub(super) fn record_message(&self, journal: Journal<'_>, number: u64, message: Bytes) -> bool {
-        self.append(journal, || StreamNews::Said(number, message)).may_act()
+        self.append(journal, || StreamChange::Message(number, message)).may_act()
     }
 
     pub(super) fn record_answer(&self, journal: Journal<'_>, number: u64, answer: Bytes) -> bool {
-        self.append(journal, || StreamNews::Answered(number, answer)).may_act()
+        self.append(journal, || StreamChange::Answered(number, answer)).may_act()
     }
 
-    fn append(&self, journal: Journal<'_>, news: impl FnOnce() -> StreamNews) -> Recorded {
+    fn append(&self, journal: Journal<'_>, change: impl FnOnce() -> StreamChange) -> Recorded {
         match self {
-            Self::Journaled(key) => journal.append(key, news()),
+            Self::Journaled(key) => journal.append(key, change()),
             Self::No | Self::Never | Self::Repeated | Self::Relayed => Recorded::Yes,
         }
     }
@@ -124,20 +124,20 @@ impl Inherited {
 impl Stream {
     /// The stream of a request as an earlier daemon had it.
     pub(crate) fn recovered(session: SessionKey, record: StreamRecord, is_relayed: bool) -> Self {
-        let StreamRecord { key, request: _, sent, attempts, said, answer } = record;
+        let StreamRecord { key, request: _, sent, attempts, messages, answer } = record;
         let is_request =
             |(_, text): &(u64, Bytes)| matches!(frame::scan(text), Ok(Frame::Request { .. }));
         let inherited = Inherited {
             sent,
             attempts,
-            was_asked: said.iter().any(is_request),
+            was_asked: messages.iter().any(is_request),
             relayed: is_relayed.then(VecDeque::new),
             is_repeated: false,
         };
         let request = RequestStream { inherited: Some(inherited), ..RequestStream::default() };
         let mut stream = Self::new(
             session,
-            Log::restored(&log::REQUEST, said, answer),
+            Log::restored(&log::REQUEST, messages, answer),
             Purpose::Request(Box::new(request)),
         );
         stream.durable = Durable::Journaled(key);
@@ -145,8 +145,8 @@ impl Stream {
     }
 
     /// Gives a general stream what an earlier daemon had in it.
-    pub(crate) fn restore(&mut self, said: Vec<(u64, Bytes)>) {
-        self.log = Log::restored(&log::GENERAL, said, None);
+    pub(crate) fn restore(&mut self, messages: Vec<(u64, Bytes)>) {
+        self.log = Log::restored(&log::GENERAL, messages, None);
     }
 
     /// From now on the stream of this request is journaled, unless it is answered already. Closes it if another daemon
@@ -156,12 +156,13 @@ impl Stream {
             return;
         }
         let begun = match self.sent {
-            Some(sent) => StreamNews::BegunSent(request, sent, self.attempts.max(1)),
-            None => StreamNews::Begun(request),
+            Some(sent) => StreamChange::BegunSent(request, sent, self.attempts.max(1)),
+            None => StreamChange::Begun(request),
         };
         let mut may_act = journal.append(&key, begun).may_act();
         for (number, message) in self.log.messages() {
-            may_act &= journal.append(&key, StreamNews::Said(number, message.clone())).may_act();
+            may_act &=
+                journal.append(&key, StreamChange::Message(number, message.clone())).may_act();
         }
         self.durable = Durable::Journaled(key);
         self.is_closed = !may_act;
@@ -178,7 +179,7 @@ impl Stream {
         if let Durable::Journaled(key) = &self.durable
             && !self.is_general()
             // If another daemon has taken over, it decides that.
-            && journal.append(key, StreamNews::Over).may_act()
+            && journal.append(key, StreamChange::Over).may_act()
         {
             self.durable = Durable::No;
         }
@@ -192,11 +193,11 @@ impl Stream {
         match &self.durable {
             Durable::Journaled(key) => {
                 // First without its line: if that is not written in time, another request may get the line.
-                let recorded = journal.append(key, StreamNews::Sent(Sent { line: None, ..sent }));
+                let recorded = journal.append(key, StreamChange::Sent(Sent { line: None, ..sent }));
                 if recorded != Recorded::Yes {
                     return recorded;
                 }
-                if sent.line.is_some() && !journal.append(key, StreamNews::Sent(sent)).may_act() {
+                if sent.line.is_some() && !journal.append(key, StreamChange::Sent(sent)).may_act() {
                     return Recorded::Never;
                 }
             }
@@ -213,7 +214,7 @@ impl Stream {
         let sent = self.sent.or_else(|| self.inherited()?.sent);
         if let (Some(sent), Durable::Journaled(key)) = (sent, &self.durable) {
             let sent = Sent { line: None, ..sent };
-            journal.append(key, StreamNews::Sent(sent));
+            journal.append(key, StreamChange::Sent(sent));
             self.sent = Some(sent);
         }
     }

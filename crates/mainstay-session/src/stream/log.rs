@@ -117,11 +117,11 @@ impl Log {
     /// of it is unread.
     pub(crate) fn restored(
         limits: &'static Limits,
-        said: Vec<(u64, Bytes)>,
+        messages: Vec<(u64, Bytes)>,
         answer: Option<(u64, Bytes)>,
     ) -> Self {
         let mut log = Self::new(limits);
-        for (number, message) in said {
+        for (number, message) in messages {
             if number > log.last {
                 log.last = number - 1;
                 log.push(message);
@@ -356,12 +356,12 @@ mod tests {
 
     #[test]
     fn a_restored_log_keeps_its_numbers_and_goes_on_after_them() {
-        let said =
+        let messages =
             || vec![(3, notification("c")), (2, notification("late")), (7, notification("g"))];
-        let mut log = Log::restored(&GENERAL, said(), None);
+        let mut log = Log::restored(&GENERAL, messages(), None);
         log.push(notification("h"));
         assert_eq!(rest(&mut log), "3 7 8");
-        let mut log = Log::restored(&REQUEST, said(), Some((9, notification("answer"))));
+        let mut log = Log::restored(&REQUEST, messages(), Some((9, notification("answer"))));
         assert_eq!(log.push(notification("late")), Pushed::Refused);
         assert_eq!(rest(&mut log), "3 7 9!");
         let many = (1..1000).map(|number| (number, notification("n"))).collect();

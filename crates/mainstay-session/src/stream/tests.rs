@@ -73,7 +73,7 @@ fn all_that_happened_is_journaled_when_the_journal_begins() {
     stream.push(journal, notification("b"));
     stream.finish(journal, Some(notification("answer")));
     stream.discard(journal);
-    assert_eq!(store.summary(), "begun and sent 4, said 1, said 2, answered 3, over");
+    assert_eq!(store.summary(), "begun and sent 4, message 1, message 2, answered 3, over");
 }
 
 #[test]

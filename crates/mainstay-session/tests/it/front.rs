@@ -40,7 +40,7 @@ impl World {
                         if item.is_answer {
                             RelayNews::Answered(text)
                         } else {
-                            RelayNews::Said(item.number, text)
+                            RelayNews::Message(item.number, text)
                         }
                     }
                     Read::Wait => return,

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
-use mainstay_session::{Sent, SessionRecord, StateStore, StreamKey, StreamNews, StreamRecord};
+use mainstay_session::{Sent, SessionRecord, StateStore, StreamChange, StreamKey, StreamRecord};
 
 #[derive(Debug, Default)]
 pub(crate) struct Store(Mutex<State>);
@@ -32,7 +32,7 @@ pub(crate) struct Kept {
     request: Option<Bytes>,
     sent: Option<Sent>,
     attempts: u32,
-    said: Vec<(u64, Bytes)>,
+    messages: Vec<(u64, Bytes)>,
     answer: Option<(u64, Bytes)>,
 }
 
@@ -76,24 +76,24 @@ impl State {
             request: kept.request.clone(),
             sent: kept.sent,
             attempts: kept.attempts,
-            said: kept.said.clone(),
+            messages: kept.messages.clone(),
             answer: kept.answer.clone(),
         };
         self.streams.iter().map(record).collect()
     }
 
-    fn append(&mut self, key: &StreamKey, news: StreamNews) -> bool {
+    fn append(&mut self, key: &StreamKey, change: StreamChange) -> bool {
         let key = (key.session.to_string(), key.number);
-        match news {
-            StreamNews::Sent(_) if self.is_stalled => return false,
-            StreamNews::Begun(request) => {
+        match change {
+            StreamChange::Sent(_) if self.is_stalled => return false,
+            StreamChange::Begun(request) => {
                 self.streams.insert(key, Kept { request: Some(request), ..Kept::default() });
             }
-            StreamNews::BegunSent(request, sent, attempts) => {
+            StreamChange::BegunSent(request, sent, attempts) => {
                 let (request, sent) = (Some(request), Some(sent));
                 self.streams.insert(key, Kept { request, sent, attempts, ..Kept::default() });
             }
-            StreamNews::Sent(sent) => {
+            StreamChange::Sent(sent) => {
                 if let Some(kept) = self.streams.get_mut(&key) {
                     let is_same = kept.sent.is_some_and(|before| {
                         before.generation == sent.generation
@@ -104,15 +104,15 @@ impl State {
                     kept.sent = Some(sent);
                 }
             }
-            StreamNews::Said(number, text) => {
-                self.streams.entry(key).or_default().said.push((number, text));
+            StreamChange::Message(number, text) => {
+                self.streams.entry(key).or_default().messages.push((number, text));
             }
-            StreamNews::Answered(number, text) => {
+            StreamChange::Answered(number, text) => {
                 if let Some(kept) = self.streams.get_mut(&key) {
                     kept.answer = Some((number, text));
                 }
             }
-            StreamNews::Over => drop(self.streams.remove(&key)),
+            StreamChange::Over => drop(self.streams.remove(&key)),
         }
         true
     }
@@ -148,7 +148,7 @@ impl StateStore for Store {
         *self.state() = State::default();
     }
 
-    fn append_to_journal(&self, stream: &StreamKey, news: StreamNews) -> bool {
-        self.state().append(stream, news)
+    fn append_to_journal(&self, stream: &StreamKey, change: StreamChange) -> bool {
+        self.state().append(stream, change)
     }
 }

@@ -225,7 +225,7 @@ fn streams_are_removed_with_their_sessions_and_servers() {
     let (sessions, _) = open(&place.path);
     let add_message = |session: &str| {
         let key = StreamKey { session: session.into(), number: 1 };
-        sessions.append_to_journal(&key, StreamNews::Said(1, Bytes::from_static(b"{}")));
+        sessions.append_to_journal(&key, StreamChange::Message(1, Bytes::from_static(b"{}")));
     };
     for (id, server) in [("a", "s"), ("b", "s"), ("c", "t"), ("d", "t")] {
         sessions.save(record(id, server));
@@ -293,7 +293,7 @@ fn a_closed_store_saves_nothing() {
     sessions.close();
     sessions.save(record("a", "s"));
     let key = StreamKey { session: "a".into(), number: 1 };
-    sessions.append_to_journal(&key, StreamNews::Said(1, Bytes::from_static(b"{}")));
+    sessions.append_to_journal(&key, StreamChange::Message(1, Bytes::from_static(b"{}")));
     sessions.close();
     assert!(sessions.shared.lock().pending.is_empty());
     assert_eq!(open(&place.path).1, RecoveredState::default());
@@ -466,7 +466,7 @@ fn sessions_used_last_and_those_with_streams_are_loaded_at_startup() {
     }
     sessions.save(SessionRecord { used_at: at(0), ..record("other", "t") });
     let key = StreamKey { session: "0000".into(), number: 1 };
-    sessions.append_to_journal(&key, StreamNews::Said(1, Bytes::from_static(b"{}")));
+    sessions.append_to_journal(&key, StreamChange::Message(1, Bytes::from_static(b"{}")));
     let (sessions, recovered) = reopened(&sessions, &place.path);
     let has = |id: &str| recovered.sessions.iter().any(|session| session.id == id);
     assert_eq!(recovered.sessions.len(), 3_584 + 2);

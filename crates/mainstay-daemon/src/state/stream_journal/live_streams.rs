@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use bytes::Bytes;
-use mainstay_proxy::{Sent, StreamKey, StreamNews, StreamRecord};
+use mainstay_proxy::{Sent, StreamChange, StreamKey, StreamRecord};
 
 use super::entry::{Change, Entry};
 
@@ -42,37 +42,39 @@ struct StreamState {
     request: Option<Bytes>,
     sent: Option<Sent>,
     attempts: u32,
-    said: VecDeque<(u64, Bytes)>,
+    messages: VecDeque<(u64, Bytes)>,
     message_bytes: usize,
     answer: Option<(u64, Bytes)>,
 }
 
 impl LiveStreams {
     /// The journal entry for a change; none if it changes nothing.
-    pub(super) fn entry(&self, key: &StreamKey, news: StreamNews) -> Option<Entry> {
-        let change = match (self.get(key), news) {
-            (_, StreamNews::Begun(request)) => Change::Begun(request),
-            (Some(Stream::Lost | Stream::Recorded(_)), StreamNews::Over) => Change::Over,
-            (Some(Stream::Recorded(state)), StreamNews::Sent(sent)) if state.is_open_request() => {
+    pub(super) fn entry(&self, key: &StreamKey, change: StreamChange) -> Option<Entry> {
+        let change = match (self.get(key), change) {
+            (_, StreamChange::Begun(request)) => Change::Begun(request),
+            (Some(Stream::Lost | Stream::Recorded(_)), StreamChange::Over) => Change::Over,
+            (Some(Stream::Recorded(state)), StreamChange::Sent(sent))
+                if state.is_open_request() =>
+            {
                 Change::Sent(
                     sent,
                     state.attempts.saturating_add(u32::from(!state.is_attempt(sent))),
                 )
             }
-            (Some(Stream::Recorded(state)), StreamNews::Answered(number, text))
+            (Some(Stream::Recorded(state)), StreamChange::Answered(number, text))
                 if state.is_open_request() =>
             {
                 Change::Answered(number, text)
             }
-            (Some(Stream::Recorded(state)), StreamNews::Said(number, text))
+            (Some(Stream::Recorded(state)), StreamChange::Message(number, text))
                 if state.answer.is_none() =>
             {
                 Change::Message(number, text)
             }
-            (None, StreamNews::Said(number, text)) => Change::Message(number, text),
+            (None, StreamChange::Message(number, text)) => Change::Message(number, text),
             (Some(Stream::Lost | Stream::Recorded(_)), _)
-            | (None, StreamNews::Sent(_) | StreamNews::Answered(..) | StreamNews::Over)
-            | (_, StreamNews::BegunSent(..)) => return None,
+            | (None, StreamChange::Sent(_) | StreamChange::Answered(..) | StreamChange::Over)
+            | (_, StreamChange::BegunSent(..)) => return None,
         };
         Some(Entry::Stream(key.clone(), change))
     }
@@ -223,7 +225,7 @@ impl Stream {
             Self::Recorded(state) => {
                 let text = |text: &Option<Bytes>| text.as_ref().map_or(0, Bytes::len);
                 let answer = state.answer.as_ref().map_or(0, |(_, answer)| answer.len());
-                let entries = state.said.len() + 3;
+                let entries = state.messages.len() + 3;
                 text(&state.request) + state.message_bytes + answer + entries * OVERHEAD
             }
         }
@@ -235,11 +237,12 @@ impl Stream {
             Self::Lost => return vec![Change::Lost],
             Self::Recorded(state) => state,
         };
-        let said = state.said.iter().map(|(number, text)| Change::Message(*number, text.clone()));
+        let messages =
+            state.messages.iter().map(|(number, text)| Change::Message(*number, text.clone()));
         let begun = state.request.clone().map(Change::Begun);
         let sent = state.sent.map(|sent| Change::Sent(sent, state.attempts));
         let answer = state.answer.clone().map(|(number, text)| Change::Answered(number, text));
-        begun.into_iter().chain(said).chain(sent).chain(answer).collect()
+        begun.into_iter().chain(messages).chain(sent).chain(answer).collect()
     }
 }
 
@@ -256,9 +259,9 @@ impl StreamState {
 
     fn add_message(&mut self, number: u64, text: Bytes) {
         self.message_bytes += text.len();
-        self.said.push_back((number, text));
-        while (self.said.len() > MAX_MESSAGES || self.message_bytes > MAX_MESSAGE_BYTES)
-            && let Some((_, oldest)) = self.said.pop_front()
+        self.messages.push_back((number, text));
+        while (self.messages.len() > MAX_MESSAGES || self.message_bytes > MAX_MESSAGE_BYTES)
+            && let Some((_, oldest)) = self.messages.pop_front()
         {
             self.message_bytes -= oldest.len();
         }
@@ -270,7 +273,7 @@ impl StreamState {
             request: self.request.clone(),
             sent: self.sent,
             attempts: self.attempts,
-            said: self.said.iter().cloned().collect(),
+            messages: self.messages.iter().cloned().collect(),
             answer: self.answer.clone(),
         }
     }

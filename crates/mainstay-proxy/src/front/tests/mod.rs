@@ -17,7 +17,7 @@ use crate::frame::{Kind, Method, Parsed};
 use crate::{
     AttachedRun, Availability, Hello, Identity, IntakeGate, LineLink, Link, Ports, RecordLookup,
     RunInfo, ServerHandle, Servers, Session, SessionClock, SessionIds, SessionRecord, SessionStore,
-    Settings, StateStore, StreamKey, StreamNews, Written,
+    Settings, StateStore, StreamChange, StreamKey, Written,
 };
 
 /// The one server there is.
@@ -330,7 +330,7 @@ impl StateStore for Nothing {
 
     fn remove_server(&self, _server: &str) {}
 
-    fn append_to_journal(&self, _stream: &StreamKey, _news: StreamNews) -> bool {
+    fn append_to_journal(&self, _stream: &StreamKey, _change: StreamChange) -> bool {
         true
     }
 }

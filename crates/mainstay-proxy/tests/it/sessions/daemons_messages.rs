@@ -50,7 +50,7 @@ async fn a_client_over_lines_hears_what_is_unread_once() {
     let server = world.serves().await;
     server.logs("error", "unread").await;
     soon(async {
-        while world.notes.streams()[0].said.len() < 2 {
+        while world.notes.streams()[0].messages.len() < 2 {
             sleep(Duration::from_millis(1)).await;
         }
     })

@@ -34,8 +34,8 @@ use std::time::Duration;
 
 use mainstay_proxy::{
     AttachedRun, Availability, Identity, Link, Ports, Reason, RecordLookup, Report, RunInfo, Sent,
-    SessionClock, SessionIds, SessionRecord, SessionStore, Settings, StateStore, StreamKey,
-    StreamNews, StreamRecord, Written,
+    SessionClock, SessionIds, SessionRecord, SessionStore, Settings, StateStore, StreamChange,
+    StreamKey, StreamRecord, Written,
 };
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -284,11 +284,11 @@ impl StateStore for Notes {
         self.records.lock().unwrap().clear();
     }
 
-    fn append_to_journal(&self, stream: &StreamKey, news: StreamNews) -> bool {
+    fn append_to_journal(&self, stream: &StreamKey, change: StreamChange) -> bool {
         self.noted.fetch_add(1, Ordering::Relaxed);
         let mut streams = self.streams.lock().unwrap();
         let key = (stream.session.to_string(), stream.number);
-        if news == StreamNews::Over {
+        if change == StreamChange::Over {
             streams.remove(&key);
             return true;
         }
@@ -297,24 +297,24 @@ impl StateStore for Notes {
             request: None,
             sent: None,
             attempts: 0,
-            said: Vec::new(),
+            messages: Vec::new(),
             answer: None,
         });
-        match news {
-            StreamNews::Begun(request) => record.request = Some(request),
-            StreamNews::BegunSent(request, sent, attempts) => {
+        match change {
+            StreamChange::Begun(request) => record.request = Some(request),
+            StreamChange::BegunSent(request, sent, attempts) => {
                 (record.request, record.sent) = (Some(request), Some(sent));
                 record.attempts = attempts;
             }
-            StreamNews::Sent(sent) => {
+            StreamChange::Sent(sent) => {
                 // The line of a request is noted after the run.
                 let is_known = record.sent == Some(Sent { line: None, ..sent });
                 record.attempts += u32::from(!(is_known && sent.line.is_some()));
                 record.sent = Some(sent);
             }
-            StreamNews::Said(number, message) => record.said.push((number, message)),
-            StreamNews::Answered(number, answer) => record.answer = Some((number, answer)),
-            StreamNews::Over => unreachable!("it is removed above"),
+            StreamChange::Message(number, message) => record.messages.push((number, message)),
+            StreamChange::Answered(number, answer) => record.answer = Some((number, answer)),
+            StreamChange::Over => unreachable!("it is removed above"),
         }
         true
     }
