@@ -22,6 +22,7 @@ mod end;
 mod event;
 mod history;
 mod logged_event;
+mod outage;
 mod phase;
 mod reason;
 #[cfg(test)]
