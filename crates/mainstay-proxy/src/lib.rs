@@ -11,6 +11,7 @@ pub mod bridge;
 mod catch_panic;
 pub mod front;
 mod intake_gate;
+mod private_headers;
 mod server;
 mod store;
 

@@ -12,6 +12,7 @@ use super::output::{EventReader, Memory};
 use super::shared::{Failed, OpenRequest, Shared};
 use crate::client::{ContentType, Method, Request, Response};
 use crate::frame::{Handshake, Kind, Parsed};
+use crate::private_headers::{self, REPEATED};
 
 /// How often in a row the response to a request may be lost: the request may be the cause.
 const MAX_LOSSES: u8 = 8;
@@ -214,7 +215,7 @@ impl Exchange {
             return self.shared.attempt_in_session(position, get, deadline).await;
         };
         if self.lost_at.is_some() {
-            headers.push(("mainstay-repeated", if self.was_asked { "asked" } else { "lost" }));
+            headers.push((REPEATED.as_str(), private_headers::repeated(self.was_asked)));
         }
         let post = Request { method: Method::Post, headers: &headers, body: message.text() };
         if self.is_hidden {

@@ -10,8 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 
-/// The header for the numbers of a message, and of responses of a daemon that keeps the order.
-pub(super) const SEQUENCE: &str = "mainstay-sequence";
+use crate::private_headers::SequenceNumbers;
 
 /// How many messages are sent before the response to the first of them has begun.
 const WINDOW: usize = 64;
@@ -100,9 +99,8 @@ impl Position {
         self.order.until(is_turn).await;
     }
 
-    /// The value of [`SEQUENCE`] for this message.
-    pub(super) fn sequence(&self) -> String {
-        format!("{}/{}", self.number, self.order.lock().lowest())
+    pub(super) fn numbers(&self) -> SequenceNumbers {
+        SequenceNumbers { number: self.number, lowest: self.order.lock().lowest() }
     }
 
     /// The response has begun, or nothing more is sent.
@@ -146,12 +144,13 @@ mod tests {
         assert!(is_ready(first.turn()).await && !is_ready(second.turn()).await);
         order.set_kept_by_daemon(true);
         assert!(is_ready(second.turn()).await);
-        assert_eq!([first.sequence(), second.sequence()], ["0/0", "1/0"]);
+        let numbers = [&first, &second].map(|position| position.numbers().to_string());
+        assert_eq!(numbers, ["0/0", "1/0"]);
         order.set_kept_by_daemon(false);
         assert!(!is_ready(second.turn()).await);
         drop(first);
         assert!(is_ready(second.turn()).await && !is_ready(order.all_begun()).await);
-        assert_eq!((second.sequence(), order.lines()), ("1/1".to_owned(), 1));
+        assert_eq!((second.numbers().to_string(), order.lines()), ("1/1".to_owned(), 1));
         drop(second);
         assert!(is_ready(order.all_begun()).await);
         assert_eq!(order.lines(), 2);

@@ -13,11 +13,12 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::BridgeError;
 use super::messages::RequestInfo;
-use super::order::{Order, Position, SEQUENCE};
+use super::order::{Order, Position};
 use super::output::Output;
 use super::session::OpenSession;
 use crate::client::{Client, ConnectError, Headers, Method, Request, Response, SendError};
 use crate::frame::Parsed;
+use crate::private_headers::SEQUENCE;
 
 /// Between two attempts.
 pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(100);
@@ -248,16 +249,17 @@ impl Shared {
         let session = session.map_or(&self.headers, |session| &session.headers);
         let sent = match timeout_at(deadline, connected).await {
             Ok(Ok(())) => {
-                let sequence = position.map(Position::sequence);
+                let numbers = position.map(|position| position.numbers().to_string());
                 let mut headers = request.headers.to_vec();
-                headers.extend(sequence.as_deref().map(|sequence| (SEQUENCE, sequence)));
+                headers.extend(numbers.as_deref().map(|numbers| (SEQUENCE.as_str(), numbers)));
                 self.client.send_with(&[session], Request { headers: &headers, ..request }).await
             }
             Ok(Err(error)) => Err(error),
             Err(_) => return Err(Failed::NotSent),
         };
         // Without a response, the next daemon may be another one.
-        let is_ordered = sent.as_ref().is_ok_and(|response| response.header(SEQUENCE).is_some());
+        let is_ordered =
+            sent.as_ref().is_ok_and(|response| response.header(SEQUENCE.as_str()).is_some());
         self.order.set_kept_by_daemon(is_ordered);
         let failed = match sent {
             Ok(response) => {

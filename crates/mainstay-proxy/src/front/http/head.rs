@@ -9,12 +9,10 @@ use hyper::header::{
 
 use super::{Refusal, Scope};
 use crate::front::ProtocolVersion;
+use crate::private_headers::{self, REPEATED};
 
 pub(super) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-/// Sent by `mainstay connect` with a request that it sends again, because the response was lost with a daemon. The value
-/// is `asked` if the server had asked the client something on its account.
-const REPEATED: HeaderName = HeaderName::from_static("mainstay-repeated");
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 
 /// The version of clients that do not send theirs.
@@ -87,7 +85,7 @@ pub(super) fn has_priming(version: Option<ProtocolVersion>) -> bool {
 
 /// Whether a client sends a request again, and if so whether the server had asked it something on its account.
 pub(super) fn repeated(headers: &HeaderMap) -> Option<bool> {
-    headers.get(REPEATED).map(|value| value == "asked")
+    headers.get(&REPEATED).map(private_headers::was_asked)
 }
 
 /// Whether the content type is JSON.

@@ -50,11 +50,12 @@ use self::caller::Caller;
 use self::connection_state::ConnectionState;
 use self::post::Taken;
 use self::reply::Refusal;
-use self::sequence::{SEQUENCE, Sequences};
+use self::sequence::Sequences;
 use self::store::{ACCEPTED, ANSWERING, id_to_record};
 use self::unfinished::{Form, Framing};
 use super::ProtocolVersion;
 use crate::Servers;
+use crate::private_headers::{ORDERED, SEQUENCE};
 
 pub use self::caller::{Callers, Token, Tokens, digest, token_text};
 pub use self::connections::ConnectionBudget;
@@ -213,7 +214,7 @@ async fn handle(
         cors::allow(response.headers_mut(), origin);
     }
     if front.sequences.is_some() {
-        response.headers_mut().insert(SEQUENCE, HeaderValue::from_static("ordered"));
+        response.headers_mut().insert(&SEQUENCE, ORDERED);
     }
     if response.version() == Version::HTTP_10 {
         conn.require(Framing::UntilClose);

@@ -12,16 +12,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hyper::header::{HeaderMap, HeaderName};
+use hyper::header::HeaderMap;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 use super::Front;
 use super::head::SESSION_ID;
 use super::reply::Refusal;
-
-/// In a request: `NUMBER/LOWEST`. In every response of a private listener, to announce that it keeps the order.
-pub(super) const SEQUENCE: HeaderName = HeaderName::from_static("mainstay-sequence");
+use crate::private_headers::{SEQUENCE, SequenceNumbers};
 
 /// How long a message waits for earlier ones.
 const TURN_TIMEOUT: Duration = Duration::from_millis(100);
@@ -53,7 +51,9 @@ pub(super) struct Turn {
 /// Waits for the turn of a message. `None` if it has no number, or comes from a public listener.
 pub(super) async fn turn(front: &Front, headers: &HeaderMap) -> Result<Option<Turn>, Refusal> {
     let Some(sequences) = &front.sequences else { return Ok(None) };
-    let Some((session, number, lowest)) = numbers(headers) else { return Ok(None) };
+    let Some((session, SequenceNumbers { number, lowest })) = numbers(headers) else {
+        return Ok(None);
+    };
     let sequence = sequences.get(session);
     sequence.advance(lowest);
     if !sequence.is_turn(number) {
@@ -67,10 +67,10 @@ pub(super) async fn turn(front: &Front, headers: &HeaderMap) -> Result<Option<Tu
     Ok(Some(Turn { sequence, number }))
 }
 
-fn numbers(headers: &HeaderMap) -> Option<(&str, u64, u64)> {
-    let (number, lowest) = headers.get(SEQUENCE)?.to_str().ok()?.split_once('/')?;
+fn numbers(headers: &HeaderMap) -> Option<(&str, SequenceNumbers)> {
+    let numbers = SequenceNumbers::parse(headers.get(&SEQUENCE)?)?;
     let session = headers.get(SESSION_ID)?.to_str().ok()?;
-    Some((session, number.parse().ok()?, lowest.parse().ok()?))
+    Some((session, numbers))
 }
 
 impl Sequences {
