@@ -7,8 +7,8 @@ use tokio::time::Instant;
 
 use super::exchange::Exchange;
 use super::messages::{ABSENT, RequestInfo, STOPPED};
-use super::order::Position;
 use super::output::EventReader;
+use super::sequence::Position;
 use super::shared::{Failed, OpenRequest, Shared, Tasks};
 use crate::client::{ContentType, Method, Request, Response};
 use crate::frame::Parsed;

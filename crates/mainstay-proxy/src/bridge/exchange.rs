@@ -7,8 +7,8 @@ use bytes::Bytes;
 use tokio::time::{Instant, timeout};
 
 use super::messages::{ABSENT, LOST_REPEATEDLY, RequestInfo, STOPPED, UNKNOWN_EFFECT, refused};
-use super::order::Position;
 use super::output::{EventReader, Memory};
+use super::sequence::Position;
 use super::shared::{Failed, OpenRequest, Shared};
 use crate::client::{ContentType, Method, Request, Response};
 use crate::frame::{Handshake, Kind, Parsed};

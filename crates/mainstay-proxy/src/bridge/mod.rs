@@ -1,6 +1,6 @@
 //! Connects a client that speaks MCP over standard input and output to the HTTP front.
 //!
-//! Every message of the client becomes a POST, with a number by which the front restores the order ([`order`]). A GET
+//! Every message of the client becomes a POST, with a number by which the front restores the order ([`sequence`]). A GET
 //! receives what belongs to no request. A client that does not read is sent no more than fits in memory ([`output`]).
 //!
 //! The daemon may be killed, replaced or away. A connection that breaks is made again, and a request whose response was
@@ -15,9 +15,9 @@ mod exchange;
 mod lines;
 
 mod messages;
-mod order;
 mod output;
 mod queue;
+mod sequence;
 mod session;
 mod shared;
 
@@ -212,7 +212,7 @@ async fn send_all(
 ) -> Ended {
     let mut leave = pin!(leave);
     let next = async || {
-        shared.order.room().await;
+        shared.sequence.room().await;
         shared.output.room().await;
         queue.next().await
     };
@@ -232,8 +232,8 @@ async fn send_all(
         }
         while tasks.try_join_next().is_some() {}
     }
-    let _late = timeout(LAST_MESSAGES, shared.order.all_begun()).await;
-    let taken = shared.order.lines();
+    let _late = timeout(LAST_MESSAGES, shared.sequence.all_begun()).await;
+    let taken = shared.sequence.lines();
     shared.set_leaving();
     // What comes on the streams until they end is passed on.
     while tasks.join_next().await.is_some() {}
@@ -250,7 +250,7 @@ async fn send(shared: &Arc<Shared>, queued: Queued, tasks: &mut Tasks) {
         Content::Garbled(text) => (text, Vec::new()),
     };
     let batch = Batch::new(shared, text, requests, received);
-    tasks.spawn(batch.run(Arc::clone(shared), shared.order.next_position(lines)));
+    tasks.spawn(batch.run(Arc::clone(shared), shared.sequence.next_position(lines)));
 }
 
 async fn send_message(
@@ -272,7 +272,7 @@ async fn send_message(
             }
         }
         Kind::Request => {
-            let position = Some(shared.order.next_position(lines));
+            let position = Some(shared.sequence.next_position(lines));
             tasks.spawn(Exchange::new(shared, message, received, position).run());
             if is_initialize {
                 // Until then nothing else may be sent.
@@ -284,7 +284,7 @@ async fn send_message(
                 shared.set_initialized(&message);
             }
             let sent =
-                Arc::clone(shared).notify(message, received, shared.order.next_position(lines));
+                Arc::clone(shared).notify(message, received, shared.sequence.next_position(lines));
             tasks.spawn(sent);
         }
     }

@@ -13,8 +13,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::BridgeError;
 use super::messages::RequestInfo;
-use super::order::{Order, Position};
 use super::output::Output;
+use super::sequence::{Position, Sequence};
 use super::session::OpenSession;
 use crate::client::{Client, ConnectError, Headers, Method, Request, Response, SendError};
 use crate::frame::Parsed;
@@ -34,7 +34,7 @@ pub(super) struct Shared {
     /// For requests without a session.
     headers: Headers,
     pub(super) output: Output,
-    pub(super) order: Arc<Order>,
+    pub(super) sequence: Arc<Sequence>,
     max_line: usize,
     state: Mutex<State>,
     /// Held while the session is opened again.
@@ -85,7 +85,7 @@ impl Shared {
             client,
             headers: Headers::new(&COMMON).unwrap_or_default(),
             output,
-            order: Arc::default(),
+            sequence: Arc::default(),
             max_line,
             state: Mutex::default(),
             reopening: tokio::sync::Mutex::default(),
@@ -196,7 +196,7 @@ impl Shared {
 
     /// Resolves when all messages are sent, and all requests answered.
     pub(super) async fn all_answered(&self) {
-        self.order.all_begun().await;
+        self.sequence.all_begun().await;
         loop {
             let answered = self.answered.notified();
             if self.state().requests.is_empty() {
@@ -260,7 +260,7 @@ impl Shared {
         // Without a response, the next daemon may be another one.
         let is_ordered =
             sent.as_ref().is_ok_and(|response| response.header(SEQUENCE.as_str()).is_some());
-        self.order.set_kept_by_daemon(is_ordered);
+        self.sequence.set_kept_by_daemon(is_ordered);
         let failed = match sent {
             Ok(response) => {
                 self.state().away_since = None;

@@ -1,8 +1,8 @@
 mod answers;
 mod fuzz;
 mod limits;
-mod order;
 mod resume;
+mod sequence;
 mod serving;
 mod statuses;
 

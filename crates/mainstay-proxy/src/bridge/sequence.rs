@@ -16,7 +16,7 @@ use crate::private_headers::SequenceNumbers;
 const WINDOW: usize = 64;
 
 #[derive(Debug, Default)]
-pub(super) struct Order {
+pub(super) struct Sequence {
     state: Mutex<State>,
     changed: Notify,
 }
@@ -34,19 +34,19 @@ struct State {
 /// The position of a message in the order, until its response has [begun](Self::set_begun) or it is given up.
 #[derive(Debug)]
 pub(super) struct Position {
-    order: Arc<Order>,
+    sequence: Arc<Sequence>,
     number: u64,
     lines: u64,
 }
 
-impl Order {
+impl Sequence {
     /// The position of the next message, which is the last of so many lines.
     pub(super) fn next_position(self: &Arc<Self>, lines: u64) -> Position {
         let mut state = self.lock();
         let number = state.next;
         state.next += 1;
         state.pending.insert(number);
-        Position { order: Arc::clone(self), number, lines }
+        Position { sequence: Arc::clone(self), number, lines }
     }
 
     /// Resolves when another message may be sent.
@@ -96,26 +96,26 @@ impl Position {
     /// Resolves when the message may be sent.
     pub(super) async fn turn(&self) {
         let is_turn = |state: &State| state.is_kept_by_daemon || state.lowest() == self.number;
-        self.order.until(is_turn).await;
+        self.sequence.until(is_turn).await;
     }
 
     pub(super) fn numbers(&self) -> SequenceNumbers {
-        SequenceNumbers { number: self.number, lowest: self.order.lock().lowest() }
+        SequenceNumbers { number: self.number, lowest: self.sequence.lock().lowest() }
     }
 
     /// The response has begun, or nothing more is sent.
     pub(super) fn set_begun(&self) {
-        let mut state = self.order.lock();
+        let mut state = self.sequence.lock();
         if state.pending.remove(&self.number) {
             state.lines = state.lines.max(self.lines);
             drop(state);
-            self.order.changed.notify_waiters();
+            self.sequence.changed.notify_waiters();
         }
     }
 
     /// The response was lost, and the message is sent again before later ones.
     pub(super) fn set_lost(&self) {
-        self.order.lock().pending.insert(self.number);
+        self.sequence.lock().pending.insert(self.number);
     }
 }
 
@@ -139,30 +139,30 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn messages_are_sent_at_the_same_time_if_the_daemon_keeps_the_order() {
-        let order = Arc::new(Order::default());
-        let [first, second] = [1, 2].map(|lines| order.next_position(lines));
+        let sequence = Arc::new(Sequence::default());
+        let [first, second] = [1, 2].map(|lines| sequence.next_position(lines));
         assert!(is_ready(first.turn()).await && !is_ready(second.turn()).await);
-        order.set_kept_by_daemon(true);
+        sequence.set_kept_by_daemon(true);
         assert!(is_ready(second.turn()).await);
         let numbers = [&first, &second].map(|position| position.numbers().to_string());
         assert_eq!(numbers, ["0/0", "1/0"]);
-        order.set_kept_by_daemon(false);
+        sequence.set_kept_by_daemon(false);
         assert!(!is_ready(second.turn()).await);
         drop(first);
-        assert!(is_ready(second.turn()).await && !is_ready(order.all_begun()).await);
-        assert_eq!((second.numbers().to_string(), order.lines()), ("1/1".to_owned(), 1));
+        assert!(is_ready(second.turn()).await && !is_ready(sequence.all_begun()).await);
+        assert_eq!((second.numbers().to_string(), sequence.lines()), ("1/1".to_owned(), 1));
         drop(second);
-        assert!(is_ready(order.all_begun()).await);
-        assert_eq!(order.lines(), 2);
+        assert!(is_ready(sequence.all_begun()).await);
+        assert_eq!(sequence.lines(), 2);
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_number_of_messages_without_a_response_is_bounded() {
-        let order = Arc::new(Order::default());
+        let sequence = Arc::new(Sequence::default());
         let mut positions: Vec<_> =
-            (0..WINDOW as u64).map(|lines| order.next_position(lines)).collect();
-        assert!(!is_ready(order.room()).await);
+            (0..WINDOW as u64).map(|lines| sequence.next_position(lines)).collect();
+        assert!(!is_ready(sequence.room()).await);
         positions.pop();
-        assert!(is_ready(order.room()).await);
+        assert!(is_ready(sequence.room()).await);
     }
 }
