@@ -68,7 +68,7 @@ pub(crate) struct Access {
     pub(crate) callers: Callers,
     pub(crate) allowed: Allowed,
     /// Locked while tokens are stored and applied, so that no older list replaces a newer one.
-    pub(crate) changing: Arc<tokio::sync::Mutex<()>>,
+    pub(crate) token_lock: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Access {
@@ -83,7 +83,7 @@ impl Access {
                 tokens: Arc::default(),
             },
             allowed: Allowed { hosts: hosts.chain(settings.allowed_hosts.clone()).collect() },
-            changing: Arc::default(),
+            token_lock: Arc::default(),
         }
     }
 

@@ -50,7 +50,7 @@ struct Shared {
     drivers: Mutex<JoinSet<()>>,
     ended: mpsc::Sender<EndedDriver>,
     /// Locked while intent is changed.
-    changing: tokio::sync::Mutex<Ended>,
+    intent_lock: tokio::sync::Mutex<Ended>,
 }
 
 #[derive(Default)]
@@ -91,9 +91,9 @@ impl Registry {
     ) -> (Self, EndedDrivers) {
         let session_runs = SessionRuns::new(last_runs.clone());
         let state = Mutex::new(State { session_runs, last_runs, ..State::default() });
-        let (drivers, changing) = (Mutex::default(), tokio::sync::Mutex::default());
+        let (drivers, intent_lock) = (Mutex::default(), tokio::sync::Mutex::default());
         let (ended, receiver) = mpsc::channel(ENDED);
-        let shared = Shared { context, open_server, state, drivers, ended, changing };
+        let shared = Shared { context, open_server, state, drivers, ended, intent_lock };
         (Self { shared: Arc::new(shared) }, receiver)
     }
 
@@ -223,7 +223,7 @@ impl Registry {
 
     /// Changes are made one at a time, and not when the daemon is stopping.
     async fn begin_change(&self) -> Result<tokio::sync::MutexGuard<'_, Ended>, ApiError> {
-        let guard = self.shared.changing.lock().await;
+        let guard = self.shared.intent_lock.lock().await;
         if guard.0 {
             return Err(ApiError::new(ErrorKind::Unavailable, "the daemon is stopping").with_help(
                 "nothing was changed; the same command starts a new daemon in a moment",
@@ -278,7 +278,7 @@ impl Registry {
 
     /// Refuses changes from now on, after the one that is being made.
     pub(crate) async fn close(&self) {
-        self.shared.changing.lock().await.0 = true;
+        self.shared.intent_lock.lock().await.0 = true;
     }
 
     /// Stops supervising, because another daemon has taken over. The servers keep running.

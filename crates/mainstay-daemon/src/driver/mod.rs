@@ -348,7 +348,7 @@ impl Driver {
         if self.scope.session().is_some() {
             return;
         }
-        let _changing = self.context.access.changing.lock().await;
+        let _token_guard = self.context.access.token_lock.lock().await;
         if let Err(error) = self.context.store.delete(name.clone()).await {
             tracing::error!(server = %name, %error,
                 "the server cannot be deleted; the next start of the daemon deletes it");

@@ -294,14 +294,14 @@ async fn a_driver_does_not_wait_for_the_disk() {
 async fn nobody_waits_for_a_driver_that_forgets_its_server() {
     let mut world = World::new(RestartPolicy::default());
     world.status(Status::Running).await;
-    let changing = world.access.changing.clone().lock_owned().await;
+    let token_guard = world.access.token_lock.clone().lock_owned().await;
     world.send(Event::Want(Wanted::Gone)).await;
     timeout(LIMIT, world.handle.inbox.closed()).await.unwrap();
     for _ in 0..2 * INBOX {
         world.send(Event::HostResumed).await;
     }
     assert!(!world.driver.is_finished());
-    drop(changing);
+    drop(token_guard);
     let end = timeout(LIMIT, &mut world.driver).await.unwrap().unwrap();
     assert_eq!(end, DriverEnd::ServerRemoved(RunId::new(1)));
 }

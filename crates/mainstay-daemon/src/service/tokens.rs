@@ -26,7 +26,7 @@ impl Service {
         let token = token_text(random::bytes());
         let info = TokenInfo { name, server, created_at: clock::wall() };
         let stored = StoredToken { info: info.clone(), digest: digest(&token) };
-        let _changing = self.context.access.changing.lock().await;
+        let _token_guard = self.context.access.token_lock.lock().await;
         let added = self.context.store.add_token(stored).await;
         match (added.map_err(|error| refused(&error))?, &info.server) {
             (Added::NoSuchServer, Some(server)) => {
@@ -53,7 +53,7 @@ impl Service {
 
     /// Removes a token. Takes effect with the next request.
     pub(super) async fn remove_token(&self, name: String) -> Result<(), ApiError> {
-        let _changing = self.context.access.changing.lock().await;
+        let _token_guard = self.context.access.token_lock.lock().await;
         let removed = self.context.store.remove_token(name.clone()).await;
         if !removed.map_err(|error| refused(&error))? {
             let message = format!("there is no token `{name}`");
