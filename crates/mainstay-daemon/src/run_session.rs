@@ -17,7 +17,7 @@ use mainstay_core::{
 };
 use mainstay_engine::{Engine, EngineError, RunKey};
 use mainstay_proxy::client::{BadTarget, SendError, Target};
-use mainstay_proxy::{Hello, LineLink, Link, RunInfo, ServerHandle, UpstreamError};
+use mainstay_proxy::{Hello, LineLink, RunInfo, ServerHandle, UpstreamError, UpstreamTransport};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
@@ -224,7 +224,7 @@ pub(crate) async fn establish(
     let link = match transport {
         Transport::Stdio => {
             let stdio = engine.attach(key).await?;
-            Link::Lines(LineLink {
+            UpstreamTransport::Lines(LineLink {
                 to_server: stdio.to_server,
                 from_server: stdio.from_server,
                 other_output: stdio.junk,
@@ -237,7 +237,7 @@ pub(crate) async fn establish(
         Transport::StreamableHttp { port, path } => {
             let endpoint = engine.endpoint(key, *port).await?;
             owner = endpoint.owner;
-            Link::Http(Target::local(endpoint.addrs, path)?)
+            UpstreamTransport::Http(Target::local(endpoint.addrs, path)?)
         }
     };
     Ok(Session { run: server.attach_run(link, info).await?, owner })
@@ -252,7 +252,7 @@ async fn reach(
 ) -> Result<Session, SessionError> {
     let headers = remote.headers.iter().map(|(name, value)| (name.as_str(), value.reveal()));
     let target = Target::remote(remote.url.as_str(), headers)?;
-    let entered = timeout(limit, server.attach_run(Link::Remote(target), info)).await;
+    let entered = timeout(limit, server.attach_run(UpstreamTransport::Remote(target), info)).await;
     match entered.map_err(|_| SessionError::Late(limit))? {
         Ok(run) => Ok(Session { run, owner: None }),
         Err(UpstreamError::Connect { source, .. }) => Err(SessionError::Unreachable(source)),

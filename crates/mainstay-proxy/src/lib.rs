@@ -18,7 +18,9 @@ mod store;
 pub use catch_panic::CatchPanic;
 pub use intake_gate::IntakeGate;
 pub use mainstay_mcp::loss::is_session_lost;
-pub use mainstay_mcp::upstream::{Hello, Identity, LineLink, Link, NO_MESSAGE, UpstreamError};
+pub use mainstay_mcp::upstream::{
+    Hello, Identity, LineLink, NO_MESSAGE, UpstreamError, UpstreamTransport,
+};
 pub use mainstay_mcp::{client, frame, lists, sse};
 pub use mainstay_session::{
     Arrival, Availability, Decision, EventId, Found, Item, Reason, RelayNews, Report, Run, RunInfo,

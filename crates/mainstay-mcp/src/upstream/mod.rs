@@ -47,7 +47,7 @@ pub struct LineLink {
 }
 
 #[derive(Debug)]
-pub enum Link {
+pub enum UpstreamTransport {
     /// A stdio server.
     Lines(LineLink),
     /// A streamable HTTP server that is starting: `initialize` is retried until it answers.

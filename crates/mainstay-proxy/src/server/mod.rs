@@ -26,7 +26,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use mainstay_mcp::client::Client;
-use mainstay_mcp::upstream::{Identity, Link, UpstreamError};
+use mainstay_mcp::upstream::{Identity, UpstreamError, UpstreamTransport};
 use mainstay_session::{
     Availability, Config, LinkKey, LinkTarget, Report, Run, RunInfo, RunOwner, SessionClock,
     SessionIds, SessionRecord, Settings, StreamRef,
@@ -205,13 +205,13 @@ impl ServerHandle {
     /// with the runs before it. There is no time limit: the caller sets one.
     pub async fn attach_run(
         &self,
-        link: Link,
+        link: UpstreamTransport,
         info: RunInfo,
     ) -> Result<AttachedRun, UpstreamError> {
         let (attached, result) = oneshot::channel();
         let (closed, is_closed) = watch::channel(false);
         let (target, transport, lines) = match link {
-            Link::Lines(link) => {
+            UpstreamTransport::Lines(link) => {
                 let (written, earlier_output) = (*link.written.borrow(), link.earlier_output);
                 let (io, lines) = stdio::split(
                     link.to_server,
@@ -222,8 +222,10 @@ impl ServerHandle {
                 );
                 (LinkTarget::Stdio { written, earlier_output }, Transport::Stdio(io), Some(lines))
             }
-            Link::Http(target) => (LinkTarget::Http, Transport::Http(Client::new(target)), None),
-            Link::Remote(target) => {
+            UpstreamTransport::Http(target) => {
+                (LinkTarget::Http, Transport::Http(Client::new(target)), None)
+            }
+            UpstreamTransport::Remote(target) => {
                 (LinkTarget::Remote, Transport::Http(Client::new(target)), None)
             }
         };

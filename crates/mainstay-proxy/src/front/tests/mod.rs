@@ -15,9 +15,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::ProtocolVersion;
 use crate::frame::{Kind, Method, Parsed};
 use crate::{
-    AttachedRun, Availability, Hello, Identity, IntakeGate, LineLink, Link, Ports, RecordLookup,
-    RunInfo, ServerHandle, Servers, Session, SessionClock, SessionIds, SessionRecord, SessionStore,
-    Settings, StateStore, StreamChange, StreamKey, Written,
+    AttachedRun, Availability, Hello, Identity, IntakeGate, LineLink, Ports, RecordLookup, RunInfo,
+    ServerHandle, Servers, Session, SessionClock, SessionIds, SessionRecord, SessionStore,
+    Settings, StateStore, StreamChange, StreamKey, UpstreamTransport, Written,
 };
 
 /// The one server there is.
@@ -101,7 +101,8 @@ impl Fake {
         // It is initialized already, so it is attached at once.
         let known = Some(Hello::read(hello, None).unwrap());
         let info = RunInfo { generation, after: None, known, epoch: 1, session: None };
-        let attached = at_once(self.server.attach_run(Link::Lines(link), info)).unwrap();
+        let attached =
+            at_once(self.server.attach_run(UpstreamTransport::Lines(link), info)).unwrap();
         let (asked, posted) = (self.asked.clone(), self.posted.clone());
         drop(tokio::spawn(run(stdin, written, stdout.clone(), asked, posted)));
         self.server.set_availability(Availability::Up(Arc::clone(&attached.run)));

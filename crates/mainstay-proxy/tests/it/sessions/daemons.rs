@@ -120,8 +120,9 @@ async fn the_answer_may_be_the_first_line_that_is_heard() {
     let known = scene.server.run.as_ref().unwrap().run.hello.as_ref().clone();
     let arrival =
         mainstay_proxy::RunInfo { generation: 1, known: Some(known), epoch: 2, ..world.arrival() };
-    let run =
-        soon(world.proxy.attach_run(mainstay_proxy::Link::Lines(link), arrival)).await.unwrap();
+    let run = soon(world.proxy.attach_run(mainstay_proxy::UpstreamTransport::Lines(link), arrival))
+        .await
+        .unwrap();
     sleep(A_WHILE).await;
     world.proxy.set_availability(mainstay_proxy::Availability::Up(run.run));
     let mut stdio_client = StdioClient::resumes(&world, &scene.session);

@@ -43,7 +43,7 @@ async fn a_run_is_initialized_on_the_terms_of_its_client() {
     assert_eq!(id, client.session.id());
     let arrival = RunInfo { session: Some(id.clone()), ..world.arrival() };
     let (mut server, link) = Server::new();
-    let entering = world.proxy.attach_run(mainstay_proxy::Link::Lines(link), arrival);
+    let entering = world.proxy.attach_run(mainstay_proxy::UpstreamTransport::Lines(link), arrival);
     let welcoming = async {
         let request = server.reads_request("initialize").await;
         assert_eq!(request["params"]["clientInfo"]["name"], "tester");

@@ -33,9 +33,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use mainstay_proxy::{
-    AttachedRun, Availability, Identity, Link, Ports, Reason, RecordLookup, Report, RunInfo, Sent,
+    AttachedRun, Availability, Identity, Ports, Reason, RecordLookup, Report, RunInfo, Sent,
     SessionClock, SessionIds, SessionRecord, SessionStore, Settings, StateStore, StreamChange,
-    StreamKey, StreamRecord, Written,
+    StreamKey, StreamRecord, UpstreamTransport, Written,
 };
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -116,7 +116,8 @@ impl World {
         let generation = self.generation.load(Ordering::Relaxed);
         let arrival =
             RunInfo { generation, after: None, known: Some(known), epoch: 2, session: None };
-        let run = soon(self.proxy.attach_run(Link::Lines(link), arrival)).await.unwrap();
+        let run =
+            soon(self.proxy.attach_run(UpstreamTransport::Lines(link), arrival)).await.unwrap();
         self.proxy.set_availability(Availability::Up(Arc::clone(&run.run)));
         server.run = Some(run);
         server
@@ -150,7 +151,7 @@ impl World {
     /// A new run that answers the handshake.
     async fn enters(&self, capabilities: &Value, arrival: RunInfo) -> (Server, AttachedRun) {
         let (mut server, link) = Server::new();
-        let entering = self.proxy.attach_run(Link::Lines(link), arrival);
+        let entering = self.proxy.attach_run(UpstreamTransport::Lines(link), arrival);
         let (run, ()) = soon(async { tokio::join!(entering, server.welcomes(capabilities)) }).await;
         (server, run.unwrap())
     }

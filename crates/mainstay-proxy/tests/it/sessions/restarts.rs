@@ -289,7 +289,11 @@ async fn a_run_that_was_opened_before_is_not_opened_again() {
     let world = World::new();
     let arrival = mainstay_proxy::RunInfo { known: Some(hello), epoch: 2, ..world.arrival() };
     let (mut server, link) = super::Server::new();
-    let run = world.proxy.attach_run(mainstay_proxy::Link::Lines(link), arrival).await.unwrap();
+    let run = world
+        .proxy
+        .attach_run(mainstay_proxy::UpstreamTransport::Lines(link), arrival)
+        .await
+        .unwrap();
     world.proxy.set_availability(Availability::Up(Arc::clone(&run.run)));
     let client = world.client().await;
     let asked = client.calls("poke");

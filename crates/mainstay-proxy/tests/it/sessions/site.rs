@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use mainstay_proxy::client::Target;
-use mainstay_proxy::{AttachedRun, Availability, Link, Run, RunInfo};
+use mainstay_proxy::{AttachedRun, Availability, Run, RunInfo, UpstreamTransport};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -77,13 +77,13 @@ impl Site {
         Self { shared, addr, turns, _tasks: tasks }
     }
 
-    pub(super) fn link(&self) -> Link {
-        Link::Http(Target::local(vec![self.addr], "/mcp").unwrap())
+    pub(super) fn link(&self) -> UpstreamTransport {
+        UpstreamTransport::Http(Target::local(vec![self.addr], "/mcp").unwrap())
     }
 
     /// The way to it, if it is taken for one that runs elsewhere.
-    pub(super) fn remote_link(&self) -> Link {
-        Link::Remote(Target::remote(&format!("http://{}/mcp", self.addr), []).unwrap())
+    pub(super) fn remote_link(&self) -> UpstreamTransport {
+        UpstreamTransport::Remote(Target::remote(&format!("http://{}/mcp", self.addr), []).unwrap())
     }
 
     /// It can be listened to.
