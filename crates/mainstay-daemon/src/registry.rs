@@ -384,15 +384,15 @@ fn unprepared(name: &ServerName, error: &StartError) -> ApiError {
         StartError::NoImage { .. } => {
             (ErrorKind::NoImage, "nothing was changed; pull the image first")
         }
-        StartError::NoEngine { .. } | StartError::Away { .. } => {
-            let help = if error.to_string().contains("permission denied") {
-                "nothing was changed; become a member of the group that owns the engine's socket (often `docker`), \
-                 and log in again"
-            } else {
-                "nothing was changed; start a container engine, such as Docker or Podman"
-            };
-            (ErrorKind::Unavailable, help)
-        }
+        StartError::EngineDenied { .. } => (
+            ErrorKind::Unavailable,
+            "nothing was changed; become a member of the group that owns the engine's socket (often `docker`), \
+             and log in again",
+        ),
+        StartError::NoEngine { .. } | StartError::Away { .. } => (
+            ErrorKind::Unavailable,
+            "nothing was changed; start a container engine, such as Docker or Podman",
+        ),
         StartError::NamesTaken { .. } => {
             (ErrorKind::Unavailable, "nothing was changed; rename one with `docker rename OLD NEW`")
         }

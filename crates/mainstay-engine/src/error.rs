@@ -36,6 +36,9 @@ pub enum StartError {
         /// The addresses that were tried, each with its error.
         tried: Vec<String>,
     },
+    /// The same, and this user must not connect to one of them.
+    #[error("no {} answers{}", engine_name(*.kind), places(.tried))]
+    EngineDenied { kind: Option<EngineKind>, tried: Vec<String> },
     /// The image is not on the engine's machine.
     #[error("the image `{image}` is not there")]
     NoImage { image: String },

@@ -3,6 +3,7 @@
 //! Every request uses a new connection, so each one also shows whether the engine still accepts connections.
 
 use std::collections::HashMap;
+use std::io;
 use std::time::Duration;
 
 use bollard::Docker;
@@ -55,7 +56,16 @@ pub(crate) enum Failure {
     Internal(String),
     /// There was no answer, or it could not be parsed.
     #[error("{0}")]
-    NoAnswer(String),
+    NoAnswer(NoAnswer),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoAnswer {
+    /// This user must not connect to the engine's socket.
+    #[error("permission denied")]
+    PermissionDenied,
+    #[error("{0}")]
+    Other(String),
 }
 
 impl From<Error> for Failure {
@@ -68,9 +78,13 @@ impl From<Error> for Failure {
                 _ => Self::Refused(in_one_line(&message)),
             },
             Error::DockerStreamError { error } => Self::Refused(in_one_line(&error)),
-            Error::RequestTimeoutError => Self::NoAnswer("no answer in time".to_owned()),
-            Error::SocketNotFoundError(_) => Self::NoAnswer("there is no such socket".to_owned()),
-            other => Self::NoAnswer(innermost(&other)),
+            Error::RequestTimeoutError => {
+                Self::NoAnswer(NoAnswer::Other("no answer in time".to_owned()))
+            }
+            Error::SocketNotFoundError(_) => {
+                Self::NoAnswer(NoAnswer::Other("there is no such socket".to_owned()))
+            }
+            other => Self::NoAnswer(NoAnswer::from_causes(&other)),
         }
     }
 }
@@ -80,11 +94,17 @@ fn in_one_line(message: &str) -> String {
     message.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The system error behind an error, if there is one.
-fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    let system = causes.filter_map(|cause| cause.downcast_ref::<std::io::Error>()).last();
-    system.map_or_else(|| error.to_string(), |system| system.kind().to_string())
+impl NoAnswer {
+    /// By the system error behind an error, if there is one.
+    fn from_causes(error: &(dyn std::error::Error + 'static)) -> Self {
+        let causes = std::iter::successors(Some(error), |error| error.source());
+        let system = causes.filter_map(|cause| cause.downcast_ref::<io::Error>()).last();
+        match system.map(io::Error::kind) {
+            Some(io::ErrorKind::PermissionDenied) => Self::PermissionDenied,
+            Some(kind) => Self::Other(kind.to_string()),
+            None => Self::Other(error.to_string()),
+        }
+    }
 }
 
 /// Identifies an engine.
@@ -407,4 +427,18 @@ fn inspected(id: &str, found: ContainerInspectResponse) -> Inspected {
         Some((inside, outside))
     });
     Inspected { state, ports: ports.collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_that_must_not_be_used_is_told_from_one_that_does_not_answer() {
+        let check = |kind: io::ErrorKind, expected| {
+            assert_eq!(NoAnswer::from_causes(&io::Error::from(kind)), expected);
+        };
+        check(io::ErrorKind::PermissionDenied, NoAnswer::PermissionDenied);
+        check(io::ErrorKind::ConnectionRefused, NoAnswer::Other("connection refused".to_owned()));
+    }
 }

@@ -6,7 +6,6 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::fmt;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -17,7 +16,7 @@ use mainstay_core::{RunId, ServerName};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::api::{Api, Identity, Listed, PING_TIMEOUT, QUERY_TIMEOUT};
+use super::api::{Api, Failure, Identity, Listed, NoAnswer, PING_TIMEOUT, QUERY_TIMEOUT};
 use super::shared::Shared;
 use super::watch::{ContainerEvent, parse_event};
 use crate::discover::Address;
@@ -53,8 +52,25 @@ pub(crate) enum Reachability {
     /// It has not been tried yet.
     Unknown,
     Up(LiveEngine),
-    /// It does not answer, for this reason.
-    Away(String),
+    Away(Unreachable),
+}
+
+/// Why an engine cannot be used, and has to be connected to again.
+#[derive(Debug, Clone)]
+pub(crate) struct Unreachable {
+    pub(crate) why: String,
+    pub(crate) is_permission_denied: bool,
+}
+
+impl Unreachable {
+    fn new(why: String) -> Self {
+        Self { why, is_permission_denied: false }
+    }
+
+    pub(crate) fn at(address: &Address, failure: &Failure) -> Self {
+        let is_permission_denied = *failure == Failure::NoAnswer(NoAnswer::PermissionDenied);
+        Self { why: format!("{address} does not answer: {failure}"), is_permission_denied }
+    }
 }
 
 /// An engine that answers.
@@ -99,7 +115,7 @@ impl Host {
     }
 
     /// The engine, or why it does not answer. Waits for the first attempt to connect.
-    pub(crate) async fn engine(&self) -> Result<LiveEngine, String> {
+    pub(crate) async fn engine(&self) -> Result<LiveEngine, Unreachable> {
         let mut reachability = self.reachability.subscribe();
         let known = reachability.wait_for(|now| !matches!(now, Reachability::Unknown));
         let known = timeout(PING_TIMEOUT + QUERY_TIMEOUT, known).await;
@@ -107,7 +123,7 @@ impl Host {
             Some(Reachability::Up(engine)) => Ok(engine.clone()),
             Some(Reachability::Away(why)) => Err(why.clone()),
             Some(Reachability::Unknown) | None => {
-                Err(format!("{} has not answered yet", self.address))
+                Err(Unreachable::new(format!("{} has not answered yet", self.address)))
             }
         }
     }
@@ -167,21 +183,17 @@ struct Watcher {
     due: Vec<(Instant, HostRequest)>,
 }
 
-/// Why an engine has to be connected to again.
-#[derive(Debug)]
-struct Unreachable(String);
-
 impl Watcher {
     async fn run(mut self) {
         let mut tries: u32 = 0;
         loop {
-            let Unreachable(why) = match Api::connect(&self.host.address).await {
+            let unreachable = match Api::connect(&self.host.address).await {
                 Ok((api, identity)) => self.serve(LiveEngine { api, identity }, &mut tries).await,
                 Err(failure) => self.unreachable(&failure),
             };
             let Some(shared) = self.shared.upgrade() else { return };
-            self.host.reachability.send_replace(Reachability::Away(why.clone()));
-            shared.report_away(&self.host, &why);
+            self.host.reachability.send_replace(Reachability::Away(unreachable.clone()));
+            shared.report_away(&self.host, &unreachable.why);
             drop(shared);
             tries = tries.saturating_add(1);
             match tries {
@@ -206,7 +218,7 @@ impl Watcher {
     /// Follows an engine until it no longer answers.
     async fn serve(&mut self, engine: LiveEngine, tries: &mut u32) -> Unreachable {
         let Some(shared) = self.shared.upgrade() else {
-            return self.unreachable(&"this daemon is ending");
+            return Unreachable::new("this daemon is ending".to_owned());
         };
         let mut events = pin!(engine.api.events(&shared.instance).fuse());
         // Polling the stream subscribes to events. The engine does not confirm that; what happens between the
@@ -251,7 +263,8 @@ impl Watcher {
         event: Option<Event>,
     ) -> Result<(), Unreachable> {
         let Some(Ok(event)) = event else {
-            return Err(Unreachable(format!("{} closed its event stream", self.host.address)));
+            let why = format!("{} closed its event stream", self.host.address);
+            return Err(Unreachable::new(why));
         };
         let Some(shared) = self.shared.upgrade() else { return Ok(()) };
         let Some(actor) = event.actor else { return Ok(()) };
@@ -293,7 +306,7 @@ impl Watcher {
                 if shared.waits_for_other_engine(&self.host, engine)
                     && engine.api.identity().await.is_ok_and(|now| now != engine.identity)
                 {
-                    return Err(Unreachable(self.host.other_engine()));
+                    return Err(Unreachable::new(self.host.other_engine()));
                 }
             }
         }
@@ -323,7 +336,7 @@ impl Watcher {
         engine.api.ping().await.map_err(|failure| self.unreachable(&failure))
     }
 
-    fn unreachable(&self, why: &dyn fmt::Display) -> Unreachable {
-        Unreachable(format!("{} does not answer: {why}", self.host.address))
+    fn unreachable(&self, failure: &Failure) -> Unreachable {
+        Unreachable::at(&self.host.address, failure)
     }
 }

@@ -111,7 +111,8 @@ impl DockerEngine {
             (Arc::clone(&state.host), state.container.clone())
         };
         let container = container.ok_or_else(|| EngineError::NoSuchRun(key.clone()))?;
-        let engine = host.engine().await.map_err(EngineError::Away)?;
+        let engine =
+            host.engine().await.map_err(|unreachable| EngineError::Away(unreachable.why))?;
         Ok((server, engine, container))
     }
 

@@ -91,6 +91,7 @@ fn is_any(why: &str, signs: &[&str]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::api::NoAnswer;
     use super::Refusal::{Final, Temporary, Unusable};
     use super::*;
 
@@ -186,7 +187,8 @@ mod tests {
             "invalid mount config for type \"bind\": bind source path does not exist",
             Final,
         );
-        assert_eq!(Refusal::of(&Failure::NoAnswer("no answer in time".to_owned())), Temporary);
+        let late = NoAnswer::Other("no answer in time".to_owned());
+        assert_eq!(Refusal::of(&Failure::NoAnswer(late)), Temporary);
     }
 
     #[test]

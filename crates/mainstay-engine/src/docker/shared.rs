@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::DockerConfig;
 use super::api::{Api, Failure};
 use super::creations::Creations;
-use super::host::{Host, LiveEngine, Reachability};
+use super::host::{Host, LiveEngine, Reachability, Unreachable};
 use super::log_writer::LogWriter;
 use super::ownership::Need;
 use super::records::{Record, Records};
@@ -205,7 +205,7 @@ impl Shared {
         self: &Arc<Self>,
         container: &ContainerSpec,
     ) -> Result<(Address, LiveEngine), StartError> {
-        let mut tried = Vec::new();
+        let (mut tried, mut is_denied) = (Vec::new(), false);
         let addresses = if container.host.is_some() {
             vec![address_of(container)?]
         } else {
@@ -227,21 +227,28 @@ impl Shared {
                     return Ok((address, engine));
                 }
                 Ok(engine) => tried.push(format!("{address} is {}", engine.identity.kind)),
-                Err(why) => tried.push(why),
+                Err(unreachable) => {
+                    is_denied |= unreachable.is_permission_denied;
+                    tried.push(unreachable.why);
+                }
             }
         }
-        Err(StartError::NoEngine { kind: container.engine, tried })
+        let kind = container.engine;
+        Err(if is_denied {
+            StartError::EngineDenied { kind, tried }
+        } else {
+            StartError::NoEngine { kind, tried }
+        })
     }
 
     /// The engine at an address, without watching it from now on.
-    pub(super) async fn probe(&self, address: &Address) -> Result<LiveEngine, String> {
+    pub(super) async fn probe(&self, address: &Address) -> Result<LiveEngine, Unreachable> {
         let known = self.hosts().get(address).cloned();
         if let Some(host) = known {
             return host.engine().await;
         }
         let connected = Api::connect(address).await;
-        let (api, identity) =
-            connected.map_err(|failure| format!("{address} does not answer: {failure}"))?;
+        let (api, identity) = connected.map_err(|failure| Unreachable::at(address, &failure))?;
         Ok(LiveEngine { api, identity })
     }
 

@@ -43,7 +43,7 @@ impl Shared {
         };
         let engine = match host.engine().await {
             Ok(engine) => engine,
-            Err(why) => return Err(away(&server, why)),
+            Err(unreachable) => return Err(away(&server, unreachable.why)),
         };
         pin_engine(&server, &engine)?;
         let attempt =
