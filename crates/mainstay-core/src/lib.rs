@@ -18,6 +18,7 @@ mod status;
 pub mod supervisor;
 mod text;
 mod unit;
+pub mod watchdog;
 
 pub use backoff::{Jitter, backoff};
 pub use cause::{Cause, Exit};

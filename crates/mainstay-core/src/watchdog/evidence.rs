@@ -1,0 +1,194 @@
+//! What can be observed of a run that does not answer, and what follows from it.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use crate::human_duration;
+
+/// The time limits for a run that does not answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WatchLimits {
+    /// A run that has been hung for this long is killed; without it, never.
+    pub hang_after: Option<Duration>,
+    /// A run that has been busy for this long is killed; without it, never.
+    pub busy_limit: Option<Duration>,
+    /// A run that has been blocked in a call for this long is killed; without it, never.
+    pub block_limit: Option<Duration>,
+}
+
+impl Default for WatchLimits {
+    fn default() -> Self {
+        Self {
+            hang_after: Some(Duration::from_secs(60)),
+            busy_limit: None,
+            block_limit: Some(Duration::from_secs(15 * 60)),
+        }
+    }
+}
+
+impl WatchLimits {
+    /// A request without an answer for this long is overdue: 30 s, or half of a short `hang_after`.
+    pub fn overdue(&self) -> Duration {
+        let default = Duration::from_secs(30);
+        self.hang_after.map_or(default, |limit| default.min(limit / 2))
+    }
+}
+
+/// What is known about a run at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Evidence {
+    /// The oldest request of a client that the run has not answered.
+    pub oldest: Option<OpenRequest>,
+    /// How many such requests are overdue.
+    pub overdue: usize,
+    /// The oldest request that the run has read and that a client still waits for.
+    pub being_handled: Option<OpenRequest>,
+    /// When the run last sent anything.
+    pub last_message: Option<Instant>,
+    /// Whether it has answered the last ping.
+    pub answered_ping: bool,
+    /// Whether it reads what is sent to it.
+    pub input: Input,
+    /// Its processes, where they can be observed.
+    pub processes: Option<Processes>,
+}
+
+/// A request without an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenRequest {
+    /// The tool, or else the method.
+    pub what: String,
+    /// When it was sent to the run.
+    pub sent: Instant,
+}
+
+/// Whether a run reads what is sent to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Input {
+    /// It cannot be observed.
+    Unknown,
+    /// Nothing is unread.
+    Read,
+    /// The run has read nothing since then.
+    Unread {
+        /// When the oldest unread request was sent.
+        since: Instant,
+        /// How much is unread.
+        bytes: u64,
+    },
+}
+
+/// The processes of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Processes {
+    /// A number that changes whenever a thread of any of them is scheduled.
+    pub switches: u64,
+    /// Whether a thread is running, waits for a processor, or waits for a disk.
+    pub is_active: bool,
+    /// Whether they are stopped by a signal or a debugger, or frozen.
+    pub is_suspended: bool,
+}
+
+/// What the evidence about a run proves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// It answers, or nothing is expected of it.
+    Responsive,
+    /// Requests are overdue, and nothing is proven about the run.
+    Overdue {
+        /// How many.
+        requests: usize,
+        /// The oldest one.
+        oldest: OpenRequest,
+        /// Since when the run has read nothing, if it does not read.
+        unread_since: Option<Instant>,
+    },
+    /// It reads nothing, and works.
+    Busy {
+        /// Since when it reads nothing.
+        since: Instant,
+    },
+    /// It reads nothing, and waits inside a request that a client waits for.
+    Blocked {
+        /// That request.
+        inside: OpenRequest,
+    },
+    /// It reads nothing, does nothing, and nobody waits for anything that it has read.
+    Hung {
+        /// Since when it reads nothing.
+        since: Instant,
+    },
+    /// Its processes are stopped.
+    Suspended {
+        /// Since when a request has been waiting.
+        since: Instant,
+    },
+    /// It is silent, and its input and processes cannot be observed.
+    Unresponsive {
+        /// Since when.
+        since: Instant,
+    },
+}
+
+impl Verdict {
+    /// Whether new requests wait in Mainstay and are not sent to the run.
+    pub fn holds_requests(&self) -> bool {
+        match self {
+            Self::Responsive | Self::Overdue { .. } => false,
+            Self::Busy { .. }
+            | Self::Blocked { .. }
+            | Self::Hung { .. }
+            | Self::Suspended { .. }
+            | Self::Unresponsive { .. } => true,
+        }
+    }
+
+    /// The verdict with its evidence, as a sentence.
+    pub fn describe(&self, now: Instant) -> Described<'_> {
+        Described { verdict: self, now }
+    }
+}
+
+/// See [`Verdict::describe`].
+#[derive(Debug)]
+pub struct Described<'a> {
+    verdict: &'a Verdict,
+    now: Instant,
+}
+
+impl fmt::Display for Described<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let since = |at: Instant| human_duration(self.now.saturating_duration_since(at));
+        match self.verdict {
+            Verdict::Responsive => f.write_str("ready"),
+            Verdict::Overdue { requests, oldest, unread_since } => {
+                let calls = if *requests == 1 { "call" } else { "calls" };
+                let (what, waited) = (&oldest.what, since(oldest.sent));
+                write!(f, "{requests} {calls} overdue: no answer to {what} for {waited}")?;
+                match unread_since {
+                    Some(at) => write!(f, "; it has read nothing for {}", since(*at)),
+                    None => Ok(()),
+                }
+            }
+            Verdict::Busy { since: at } => {
+                write!(f, "it is working, and has read nothing for {}", since(*at))
+            }
+            Verdict::Blocked { inside: OpenRequest { what, sent } } => {
+                write!(f, "blocked in {what} for {}; it reads nothing else", since(*sent))
+            }
+            Verdict::Hung { since: at } => write!(
+                f,
+                "it has read nothing for {}, none of its threads ran, and it answers no probe",
+                since(*at)
+            ),
+            Verdict::Suspended { since: at } => write!(
+                f,
+                "its process is stopped (SIGSTOP or a debugger); a request waits for {}",
+                since(*at)
+            ),
+            Verdict::Unresponsive { since: at } => {
+                write!(f, "it accepts requests and has sent nothing for {}", since(*at))
+            }
+        }
+    }
+}
