@@ -91,6 +91,8 @@ encoded! {
         Dismiss = 11,
         /// Recreates the run directory, with the socket in it, if it was removed. Older shims skip it.
         Restore = 128,
+        /// Asks for [`FromShim::Unread`]. Older shims skip it.
+        CountUnread = 129,
     }
 }
 
@@ -155,6 +157,14 @@ encoded! {
         Tail = 70 {
             /// At most 16 KiB.
             stderr: Vec<u8>,
+        },
+        /// What the server has not read of its input: the answer to [`ToShim::CountUnread`], and, before
+        /// [`FromShim::Gone`] on the data connection, what it will never read.
+        Unread = 130 {
+            /// The last line of which it has read anything; `u64::MAX` if that cannot be counted.
+            read_through: u64,
+            /// How many bytes it has not read.
+            bytes: u64,
         },
         /// The last frame of a connection whose request cannot be granted.
         Refused = 71 {

@@ -56,6 +56,7 @@ pub(crate) async fn attach(
         unconsumed: Unconsumed::since(from),
         acknowledge,
         written: written_tx,
+        read_through: u64::MAX,
     };
     tasks.spawn(receiver.run(link.reader, incoming));
     tasks.spawn(send(
@@ -78,6 +79,8 @@ struct Receiver {
     unconsumed: Unconsumed,
     acknowledge: watch::Sender<u64>,
     written: watch::Sender<u64>,
+    /// The last line of which the server has read anything, as far as the shim has counted that.
+    read_through: u64,
 }
 
 impl Receiver {
@@ -112,7 +115,15 @@ impl Receiver {
                 Ok(Some(
                     FromShim::Hello { .. } | FromShim::Exited { .. } | FromShim::Tail { .. },
                 )) => {}
-                Ok(Some(FromShim::Gone { .. })) => return,
+                Ok(Some(FromShim::Unread { read_through, .. })) => {
+                    self.read_through = read_through;
+                }
+                // Nobody can read any more what is in the pipe.
+                Ok(Some(FromShim::Gone { .. })) => {
+                    let read_through = self.read_through;
+                    self.written.send_modify(|written| *written = read_through.min(*written));
+                    return;
+                }
                 // The shim was killed. What it had written without reporting it is not known, so everything
                 // that was sent counts as written.
                 Ok(None) => {

@@ -118,6 +118,7 @@ impl ShimLink {
                     | FromShim::Closed
                     | FromShim::Written { .. }
                     | FromShim::Exited { .. }
+                    | FromShim::Unread { .. }
                     | FromShim::Gone { .. }) => self.pending.push_back(news),
                 }
             }
@@ -192,6 +193,7 @@ fn greeting(hello: Option<FromShim>) -> Result<Greeting, EngineError> {
             | FromShim::Written { .. }
             | FromShim::Exited { .. }
             | FromShim::Gone { .. }
+            | FromShim::Unread { .. }
             | FromShim::Tail { .. }),
         ) => Err(EngineError::Shim(format!("it began with {other:?}"))),
         None => {

@@ -89,6 +89,7 @@ impl Shared {
                     | FromShim::Output { .. }
                     | FromShim::Closed
                     | FromShim::Written { .. }
+                    | FromShim::Unread { .. }
                     | FromShim::Tail { .. },
                 )) => {}
                 Ok(None) => return Ending::Lost,

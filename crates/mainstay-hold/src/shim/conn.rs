@@ -10,6 +10,7 @@ use rustix::net::SendFlags;
 
 use super::ring::{Ring, Tail};
 use super::server::Scratch;
+use super::stdin::{Stdin, Unread};
 use crate::record::ExitRecord;
 use crate::wire::{Decoder, Frame, FromShim, ToShim, put_output};
 
@@ -34,6 +35,8 @@ pub(super) struct Conn {
     interest: Interest,
     /// How many answers to [`ToShim::Tail`] are due.
     pub(super) tails_due: u32,
+    /// How many answers to [`ToShim::CountUnread`] are due.
+    pub(super) counts_due: u32,
     sent_written: u64,
     end_sent: EndSent,
     closed: bool,
@@ -67,7 +70,7 @@ enum EndSent {
 pub(super) struct View<'a> {
     pub(super) output: &'a Ring,
     pub(super) closed: bool,
-    pub(super) written: u64,
+    pub(super) stdin: &'a Stdin,
     pub(super) tail: &'a Tail,
     pub(super) exit: Option<&'a ExitRecord>,
     pub(super) gone: bool,
@@ -87,6 +90,7 @@ impl Conn {
             attached: None,
             interest: Interest::None,
             tails_due: 0,
+            counts_due: 0,
             sent_written: written,
             end_sent: EndSent::Nothing,
             closed: false,
@@ -166,9 +170,10 @@ impl Conn {
     /// Adds the next frame, if there is one. All output comes before the end.
     fn add_next(&mut self, view: &View<'_>) -> bool {
         if let Some(attached) = &mut self.attached {
-            if self.sent_written < view.written {
-                self.sent_written = view.written;
-                FromShim::Written { through: view.written }.encode(&mut self.out);
+            let through = view.stdin.written();
+            if self.sent_written < through {
+                self.sent_written = through;
+                FromShim::Written { through }.encode(&mut self.out);
                 return true;
             }
             if attached.sent < view.output.end() {
@@ -188,6 +193,11 @@ impl Conn {
             FromShim::Tail { stderr: view.tail.to_vec() }.encode(&mut self.out);
             return true;
         }
+        if self.counts_due > 0 {
+            self.counts_due -= 1;
+            unread(view.stdin).encode(&mut self.out);
+            return true;
+        }
         let Some(exit) = view.exit.filter(|_| self.interest != Interest::None) else {
             return false;
         };
@@ -198,6 +208,10 @@ impl Conn {
             }
             EndSent::Exited if view.gone => {
                 self.end_sent = EndSent::Gone;
+                // A process that could not be killed may still read.
+                if self.attached.is_some() && exit.survivors == 0 {
+                    unread(view.stdin).encode(&mut self.out);
+                }
                 FromShim::Gone { survivors: exit.survivors }.encode(&mut self.out);
             }
             EndSent::Exited | EndSent::Gone => return false,
@@ -225,6 +239,12 @@ impl Conn {
         }
         self.flushed = 0;
     }
+}
+
+fn unread(stdin: &Stdin) -> FromShim {
+    let Unread { read_through, bytes } =
+        stdin.unread().unwrap_or(Unread { read_through: u64::MAX, bytes: 0 });
+    FromShim::Unread { read_through, bytes }
 }
 
 fn exited(record: &ExitRecord) -> FromShim {

@@ -402,7 +402,7 @@ impl Run {
         let view = View {
             output: &self.server.output,
             closed: self.server.output_closed(),
-            written: self.server.stdin.written(),
+            stdin: &self.server.stdin,
             tail: &self.server.tail,
             exit: self.exit.as_ref(),
             gone: self.gone,

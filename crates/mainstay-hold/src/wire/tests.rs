@@ -22,6 +22,7 @@ fn any_to_shim() -> impl Strategy<Value = ToShim> {
         Just(ToShim::Tail),
         Just(ToShim::Dismiss),
         Just(ToShim::Restore),
+        Just(ToShim::CountUnread),
     ]
 }
 
@@ -70,6 +71,8 @@ fn any_from_shim() -> impl Strategy<Value = FromShim> {
         any::<u64>().prop_map(|through| FromShim::Written { through }),
         exited,
         any::<u32>().prop_map(|survivors| FromShim::Gone { survivors }),
+        any::<(u64, u64)>()
+            .prop_map(|(read_through, bytes)| FromShim::Unread { read_through, bytes }),
         any_bytes().prop_map(|stderr| FromShim::Tail { stderr }),
         any::<String>().prop_map(|why| FromShim::Refused { why }),
     ]
@@ -144,7 +147,7 @@ proptest! {
 
     #[test]
     fn optional_frames_of_a_later_version_are_skipped(
-        unknown in 129..=255_u8, payload in any_bytes(), cuts in prop::collection::vec(1..40usize, 1..20),
+        unknown in 131..=255_u8, payload in any_bytes(), cuts in prop::collection::vec(1..40usize, 1..20),
     ) {
         let (mut stream, mut answers) = (Vec::new(), Vec::new());
         for offset in [1, 2] {

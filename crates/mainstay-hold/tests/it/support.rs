@@ -212,6 +212,8 @@ pub(crate) struct Client {
     decoder: Decoder<FromShim>,
     /// The offset after the last output byte that was received.
     pub(crate) offset: Option<u64>,
+    /// The last line of which the server has read anything, once that was reported.
+    pub(crate) read_through: Option<u64>,
 }
 
 impl Client {
@@ -219,7 +221,7 @@ impl Client {
         let stream = socket::connect(dir, socket::SHIM).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
         stream.set_write_timeout(Some(LIMIT)).unwrap();
-        Self { stream, decoder: Decoder::default(), offset: None }
+        Self { stream, decoder: Decoder::default(), offset: None, read_through: None }
     }
 
     pub(crate) fn hello(&mut self) -> Hello {
@@ -288,6 +290,7 @@ impl Client {
                     output.extend(bytes);
                 }
                 FromShim::Written { .. } | FromShim::Closed => {}
+                FromShim::Unread { read_through, .. } => self.read_through = Some(read_through),
                 news => return (output, news),
             }
         }

@@ -122,3 +122,38 @@ fn a_server_that_does_not_read_costs_bounded_memory() {
     control.gone();
     writer.join().unwrap();
 }
+
+#[test]
+fn lines_that_were_never_read_are_known_at_the_end() {
+    // `read` takes one byte at a time, up to the end of the line.
+    let shim = Bench::script("read one; echo got $one; exec sleep 1000").start();
+    let mut client = shim.attach(1);
+    for id in 1..=3 {
+        client.write(id, &format!("line{id}\n"));
+    }
+    client.written(3);
+    client.expect_output("got line1\n");
+    let mut control = shim.introduce(1);
+    control.send(&ToShim::CountUnread);
+    assert_eq!(control.next(), FromShim::Unread { read_through: 1, bytes: 12 });
+    control.send(&ToShim::Kill);
+    let (.., signal, _) = client.exited();
+    assert_eq!(signal, Some(9));
+    client.gone();
+    assert_eq!(client.read_through, Some(1));
+}
+
+#[test]
+fn what_a_server_reads_during_its_end_counts_as_read() {
+    let script = "trap '' TERM; read one; echo got $one; cat >/dev/null; echo rest";
+    let shim = Bench::script(script).start();
+    let mut client = shim.attach(1);
+    for id in 1..=3 {
+        client.write(id, &format!("line{id}\n"));
+    }
+    client.send(&ToShim::End { grace_ms: 10_000 });
+    let (_, code, ..) = client.exited();
+    assert_eq!(code, Some(0));
+    client.gone();
+    assert_eq!(client.read_through, Some(3));
+}

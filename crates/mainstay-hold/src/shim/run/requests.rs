@@ -79,6 +79,10 @@ impl Run {
                 let due = &mut self.conns[index].tails_due;
                 *due = due.saturating_add(1);
             }
+            ToShim::CountUnread => {
+                let due = &mut self.conns[index].counts_due;
+                *due = due.saturating_add(1);
+            }
             ToShim::Dismiss => self.conns[index].raise(Interest::Dismissing),
             // If this fails, the daemon asks again.
             ToShim::Restore => drop(self.restore_directory()),
