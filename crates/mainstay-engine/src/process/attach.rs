@@ -4,14 +4,19 @@
 //! that dies in between loses none: the next one gets it again. Acknowledgements are exact to the
 //! line, so none is delivered twice, except what was processed in the instant before a death.
 //!
+//! When the server dies, its lines end with the last of its processes: only then is it known which lines of input it has
+//! not read.
+//!
 //! Two tasks carry the lines. The receiver ends when the shim closes the connection or [`Stdio::from_server`] is
 //! dropped. The sender ends with the receiver, after the last acknowledgement.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use bytes::Bytes;
 use mainstay_hold::wire::{FromShim, ToShim};
 use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
 
 use crate::lines::LineSplitter;
 use crate::process::link::{Greeting, ShimLink, ShimReader, ShimWriter};
@@ -31,6 +36,10 @@ const WINDOW: usize = 1024 * 1024;
 
 /// Lines of junk on the way to the log; more are dropped.
 const JUNK: usize = 64;
+
+/// How long after the end of the output the exit of the server is waited for. A server that closes its output and goes on
+/// has ended its session.
+const EXIT_FOLLOWS: Duration = Duration::from_millis(500);
 
 /// An unfinished line is kept in the shim too, up to this size.
 const KEEP_PARTIAL: usize = 256 * 1024;
@@ -88,6 +97,7 @@ impl Receiver {
     async fn run(mut self, mut shim: ShimReader, lines: mpsc::Sender<Bytes>) {
         // None after the end of the output: junk may still be on its way to the log.
         let mut lines = Some(lines);
+        let mut end_at = None;
         loop {
             let frame = tokio::select! {
                 // If the sender was dropped, no more lines will be consumed.
@@ -97,6 +107,10 @@ impl Receiver {
                 }
                 frame = shim.next() => frame,
                 () = or_pending(lines.as_ref().map(mpsc::Sender::closed)) => return self.acknowledge(),
+                () = or_pending(end_at.map(sleep_until)) => {
+                    (lines, end_at) = (None, None);
+                    continue;
+                }
             };
             match frame {
                 Ok(Some(FromShim::Output { offset, bytes })) => {
@@ -104,7 +118,8 @@ impl Receiver {
                         self.receive(offset, bytes.into(), lines).await;
                     }
                 }
-                Ok(Some(FromShim::Closed)) => lines = None,
+                Ok(Some(FromShim::Closed)) => end_at = Some(Instant::now() + EXIT_FOLLOWS),
+                Ok(Some(FromShim::Exited { .. })) => end_at = None,
                 Ok(Some(FromShim::Written { through })) => {
                     self.written.send_replace(through);
                 }
@@ -112,9 +127,7 @@ impl Receiver {
                     tracing::warn!(why, "the shim refused this daemon");
                     return;
                 }
-                Ok(Some(
-                    FromShim::Hello { .. } | FromShim::Exited { .. } | FromShim::Tail { .. },
-                )) => {}
+                Ok(Some(FromShim::Hello { .. } | FromShim::Tail { .. })) => {}
                 Ok(Some(FromShim::Unread { read_through, .. })) => {
                     self.read_through = read_through;
                 }

@@ -1,10 +1,12 @@
 //! Requests in flight when the server dies: which are sent again, and which never.
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::client::{Client, Sdk, Ticket, text_of};
 use super::raw::{BOTH, JSON, call};
 use super::setup::{NAME, QUICK, Setup, Wire, test_env};
+use crate::env::{kill, pid_of};
 
 #[test]
 fn a_read_only_call_is_sent_again_once() {
@@ -70,6 +72,30 @@ fn never_twice(wire: Wire) {
     assert_eq!(file.read().len(), clients.len(), "nothing was executed twice");
     setup.assert_clean(&clients);
     told_in(&setup, "unknown");
+}
+
+#[test]
+fn calls_that_the_server_has_never_read_are_executed_by_the_next_run() {
+    let setup = Setup::new(Wire::Stdio, &[], &[]);
+    let file = setup.file("effects");
+    let clients = setup.everyone();
+    kill(pid_of(&setup.server()), Signal::STOP);
+    let calls: Vec<_> = clients
+        .iter()
+        .map(|client| {
+            let line = format!("{:?}", client.sdk);
+            client.send_call("append", &json!({"path": file.path(), "line": line}))
+        })
+        .collect();
+    clients.iter().for_each(Client::call_has_begun);
+    setup.kill();
+    for call in &calls {
+        assert_eq!(call.text(), "appended");
+    }
+    let mut lines = file.read();
+    lines.sort();
+    assert_eq!(lines, ["Py1", "Py2", "Rust", "Ts1", "Ts2"]);
+    setup.assert_clean(&clients);
 }
 
 #[test]
