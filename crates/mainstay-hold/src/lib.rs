@@ -17,6 +17,7 @@ mod poll;
 mod procfs;
 mod sock_diag;
 
+pub mod activity;
 pub mod cgroup;
 pub mod descriptors;
 pub mod heap;

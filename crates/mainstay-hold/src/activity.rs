@@ -1,0 +1,198 @@
+//! Whether the processes of a server run, wait or are stopped: evidence about a server that does not answer.
+//!
+//! The kernel counts how often each thread was scheduled. Processor time is too coarse for this: a thread that
+//! wakes up, does little and sleeps again does not add a clock tick.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::path::Path;
+
+use crate::{procfs, tree};
+
+/// The most lines of a [`report`].
+const MAX_LINES: usize = 200;
+
+/// What a process tree is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Activity {
+    /// A number that is another one whenever a thread was scheduled, or threads came or went.
+    pub switches: u64,
+    /// Whether a thread runs, waits for a processor, or waits for a disk.
+    pub is_active: bool,
+    /// Whether a process is stopped by a signal or a debugger, or frozen.
+    pub is_suspended: bool,
+}
+
+/// What the living descendants of a process are doing. Reads many files, so async code should call it on a thread for
+/// blocking work.
+pub fn of_descendants(of: u32) -> io::Result<Activity> {
+    let mut switches = DefaultHasher::new();
+    let (mut is_active, mut is_suspended) = (false, false);
+    for process in tree::living_descendants(of)? {
+        is_suspended |= is_frozen(process.pid);
+        for thread in threads(process.pid) {
+            thread.hash(&mut switches);
+            is_active |= matches!(thread.state, 'R' | 'D');
+            is_suspended |= matches!(thread.state, 'T' | 't');
+        }
+    }
+    Ok(Activity { switches: switches.finish(), is_active, is_suspended })
+}
+
+/// What each thread of the living descendants of a process waits for, for people: a line per process, with its threads
+/// and, where this user may read it, their kernel stacks below it.
+pub fn report(of: u32) -> io::Result<Vec<String>> {
+    let mut lines = Vec::new();
+    let mut processes = tree::living_descendants(of)?;
+    processes.sort_unstable_by_key(|process| process.pid);
+    for process in processes {
+        let program = tree::program_of(process.pid).unwrap_or_default();
+        lines.push(format!("process {} ({program})", process.pid));
+        for Thread { id, state, .. } in threads(process.pid) {
+            let file = |name: &str| {
+                let path = format!("/proc/{}/task/{id}/{name}", process.pid);
+                fs::read_to_string(path).unwrap_or_default()
+            };
+            let waits_in = match file("wchan").trim() {
+                "" | "0" => String::new(),
+                place => format!(", waits in {place}"),
+            };
+            lines.push(format!("  thread {id}: state {state}{waits_in}"));
+            lines.extend(file("stack").lines().map(|line| format!("    {}", line.trim())));
+        }
+    }
+    lines.truncate(MAX_LINES);
+    Ok(lines)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Thread {
+    id: u32,
+    /// As in `/proc/PID/stat`: R, S, D, T, t and others.
+    state: char,
+    /// How often it was scheduled.
+    switches: u64,
+}
+
+/// The threads of a process, without those that end meanwhile.
+fn threads(pid: u32) -> Vec<Thread> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let thread = |path: &Path| {
+        let id = path.file_name()?.to_str()?.parse().ok()?;
+        parse(id, &fs::read_to_string(path.join("status")).ok()?)
+    };
+    let mut threads: Vec<_> = entries.filter_map(|entry| thread(&entry.ok()?.path())).collect();
+    threads.sort_unstable_by_key(|thread| thread.id);
+    threads
+}
+
+fn parse(id: u32, status: &str) -> Option<Thread> {
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let number = |name: &str| field(name)?.parse::<u64>().ok();
+    let state = field("State:")?.chars().next()?;
+    let voluntary = number("voluntary_ctxt_switches:")?;
+    let involuntary = number("nonvoluntary_ctxt_switches:")?;
+    Some(Thread { id, state, switches: voluntary.wrapping_add(involuntary) })
+}
+
+/// Whether the cgroup of a process is frozen.
+fn is_frozen(pid: u32) -> bool {
+    let groups = procfs::control_group(pid).unwrap_or_default();
+    let Some(group) = groups.lines().find_map(|line| line.strip_prefix("0::/")) else {
+        return false;
+    };
+    let events = Path::new("/sys/fs/cgroup").join(group).join("cgroup.events");
+    fs::read_to_string(events).is_ok_and(|events| events.lines().any(|line| line == "frozen 1"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    use rustix::process::{Pid, Signal, kill_process};
+
+    use super::*;
+
+    /// The children of this test process; each test is a process of its own.
+    struct Children(Child);
+
+    impl Children {
+        fn start(program: &str, arguments: &[&str]) -> Self {
+            let null = || Stdio::null();
+            let child = Command::new(program).args(arguments).stdin(null()).stdout(null()).spawn();
+            Self(child.unwrap())
+        }
+
+        fn signal(&self, signal: Signal) {
+            let pid = Pid::from_raw(self.0.id().try_into().unwrap()).unwrap();
+            kill_process(pid, signal).unwrap();
+        }
+    }
+
+    impl Drop for Children {
+        fn drop(&mut self) {
+            let _gone = self.0.kill();
+            let _reaped = self.0.wait();
+        }
+    }
+
+    fn now() -> Activity {
+        of_descendants(std::process::id()).unwrap()
+    }
+
+    #[track_caller]
+    fn eventually(what: &str, test: impl Fn() -> bool) {
+        #[expect(clippy::disallowed_methods, reason = "a real process is waited for")]
+        let clock = Instant::now;
+        let limit = clock() + Duration::from_secs(10);
+        while !test() {
+            assert!(clock() < limit, "{what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn a_process_that_sleeps_is_quiet() {
+        let _sleep = Children::start("sleep", &["1000"]);
+        eventually("it sleeps", || {
+            let before = now();
+            std::thread::sleep(Duration::from_millis(100));
+            !before.is_active && before == now()
+        });
+        let report = report(std::process::id()).unwrap();
+        assert!(report.iter().any(|line| line.contains("(sleep)")), "{report:?}");
+        assert!(report.iter().any(|line| line.contains("state S")), "{report:?}");
+    }
+
+    #[test]
+    fn a_process_that_wakes_up_is_not_quiet() {
+        let _shell = Children::start("sh", &["-c", "while :; do sleep 0.02; done"]);
+        let before = now();
+        eventually("it was scheduled", || now().switches != before.switches);
+    }
+
+    #[test]
+    fn a_process_that_computes_is_active() {
+        let _shell = Children::start("sh", &["-c", "while :; do :; done"]);
+        eventually("it runs", || now().is_active);
+    }
+
+    #[test]
+    fn a_stopped_process_is_suspended_until_it_continues() {
+        let sleep = Children::start("sleep", &["1000"]);
+        assert!(!now().is_suspended);
+        sleep.signal(Signal::STOP);
+        eventually("it is stopped", || now().is_suspended);
+        sleep.signal(Signal::CONT);
+        eventually("it continues", || !now().is_suspended);
+    }
+
+    #[test]
+    fn a_status_without_counts_is_left_out() {
+        let status = "Name:\tx\nState:\tD (disk sleep)\nvoluntary_ctxt_switches:\t7\nnonvoluntary_ctxt_switches:\t5\n";
+        assert_eq!(parse(3, status), Some(Thread { id: 3, state: 'D', switches: 12 }));
+        assert_eq!(parse(3, "State:\tS (sleeping)\n"), None);
+    }
+}
