@@ -26,6 +26,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use jiff::Timestamp;
+use mainstay_core::watchdog::Processes;
 pub use mainstay_core::{FoundState, News, RunKey, Started};
 use mainstay_core::{Interruption, ServerName, ServerSpec};
 pub use regex_lite::Regex;
@@ -82,6 +83,15 @@ impl From<Vec<SocketAddr>> for Endpoint {
     fn from(addrs: Vec<SocketAddr>) -> Self {
         Self { addrs, owner: None }
     }
+}
+
+/// What can be seen of a run from outside. What the engine cannot see is none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Observation {
+    /// The last line of its input of which it has read anything, and the number of bytes that it has not read.
+    pub input: Option<(u64, u64)>,
+    /// Its processes.
+    pub processes: Option<Processes>,
 }
 
 /// Selects a part of a log.
@@ -151,6 +161,16 @@ pub trait Engine: Send + Sync + 'static {
     /// Whether the address of a run has changed since the last [`Engine::endpoint`].
     async fn has_moved(&self, _key: &RunKey, _port: u16) -> bool {
         false
+    }
+
+    /// What can be seen of a run from outside, if it does not answer.
+    async fn observe(&self, _key: &RunKey) -> Result<Observation, EngineError> {
+        Ok(Observation::default())
+    }
+
+    /// What each thread of a run waits for, in lines for people; none if its processes cannot be seen.
+    async fn stacks(&self, _key: &RunKey) -> Result<Vec<String>, EngineError> {
+        Ok(Vec::new())
     }
 
     /// The last of what the run wrote to standard error.

@@ -127,6 +127,19 @@ impl ShimLink {
         timeout(SHIM_ANSWER, talk).await.map_err(|_| EngineError::NoAnswer)?
     }
 
+    /// The last line of its input of which the server has read anything, and how many bytes it has not read; none if the
+    /// shim cannot count them.
+    pub(crate) async fn count_unread(&mut self) -> Result<Option<(u64, u64)>, EngineError> {
+        self.confirm(Some(&ToShim::CountUnread)).await?;
+        // An older shim skips the request.
+        let counted = |frame: &FromShim| match frame {
+            FromShim::Unread { read_through, bytes } => Some((*read_through, *bytes)),
+            _ => None,
+        };
+        let counted = self.pending.iter().rev().find_map(counted);
+        Ok(counted.filter(|(read_through, _)| *read_through < u64::MAX))
+    }
+
     /// Whether nothing is left of a run that has exited. `Watch` must have been sent before; the messages about the
     /// end stay pending.
     pub(crate) async fn is_over(&mut self) -> Result<bool, EngineError> {

@@ -15,6 +15,7 @@ mod link;
 mod listing;
 mod login;
 mod monitor;
+mod observe;
 mod orphans;
 mod port;
 mod runs;
@@ -39,8 +40,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::tasks::Tasks;
 use crate::{
-    Endpoint, Engine, EngineError, Found, LogLine, LogRange, News, RunKey, StartError, Started,
-    Stdio,
+    Endpoint, Engine, EngineError, Found, LogLine, LogRange, News, Observation, RunKey, StartError,
+    Started, Stdio,
 };
 use link::{Greeting, ShimLink};
 pub use listing::newest_daemon_of_shims;
@@ -336,6 +337,14 @@ impl Engine for ProcessEngine {
 
     async fn endpoint(&self, key: &RunKey, port: u16) -> Result<Endpoint, EngineError> {
         self.shared.reach(key, port).await
+    }
+
+    async fn observe(&self, key: &RunKey) -> Result<Observation, EngineError> {
+        self.shared.observe(key).await
+    }
+
+    async fn stacks(&self, key: &RunKey) -> Result<Vec<String>, EngineError> {
+        self.shared.stacks(key).await
     }
 
     async fn stderr_tail(&self, key: &RunKey) -> Result<Vec<u8>, EngineError> {

@@ -34,6 +34,43 @@ async fn a_server_sees_the_allowed_and_the_given_environment_only() {
 }
 
 #[tokio::test]
+async fn it_is_known_what_a_server_has_not_read_and_whether_it_runs() {
+    let processes = Processes::new();
+    let engine = processes.open();
+    let mut news = engine.watch();
+    let spec = processes.shell("deaf", "read one; echo read; exec sleep 600");
+    let key = first_run(&spec);
+    engine.start(&key, &spec).await.unwrap();
+    let mut stdio = engine.attach(&key).await.unwrap();
+    for line in ["1", "2", "3"] {
+        stdio.to_server.send(line.into()).await.unwrap();
+    }
+    assert_eq!(timeout(LIMIT, stdio.from_server.recv()).await.unwrap().unwrap(), "read");
+    let waiting = stdio.written.wait_for(|written| *written == 3);
+    timeout(LIMIT, waiting).await.unwrap().unwrap();
+    // The shell becomes `sleep`, and then nothing of the run is scheduled.
+    let quiet = async {
+        let mut last = engine.observe(&key).await.unwrap();
+        loop {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let now = engine.observe(&key).await.unwrap();
+            if last == now && now.processes.is_some_and(|processes| !processes.is_active) {
+                return now;
+            }
+            last = now;
+        }
+    };
+    let quiet = timeout(LIMIT, quiet).await.unwrap();
+    assert_eq!(quiet.input, Some((1, 4)));
+    let stacks = engine.stacks(&key).await.unwrap();
+    assert!(stacks.iter().any(|line| line.contains("(sleep)")), "{stacks:?}");
+    engine.kill(&key).await.unwrap();
+    gone(&mut news).await;
+    assert_eq!(timeout(LIMIT, stdio.from_server.recv()).await.unwrap(), None);
+    assert_eq!(*stdio.written.borrow(), 1, "two lines have not reached the server");
+}
+
+#[tokio::test]
 async fn grandchildren_that_left_the_session_end_too() {
     let processes = Processes::new();
     let engine = processes.open();

@@ -188,14 +188,15 @@ impl Conn {
                 return true;
             }
         }
-        if self.tails_due > 0 {
-            self.tails_due -= 1;
-            FromShim::Tail { stderr: view.tail.to_vec() }.encode(&mut self.out);
-            return true;
-        }
+        // Before an answer to `Tail`, which confirms that all requests were processed.
         if self.counts_due > 0 {
             self.counts_due -= 1;
             unread(view.stdin).encode(&mut self.out);
+            return true;
+        }
+        if self.tails_due > 0 {
+            self.tails_due -= 1;
+            FromShim::Tail { stderr: view.tail.to_vec() }.encode(&mut self.out);
             return true;
         }
         let Some(exit) = view.exit.filter(|_| self.interest != Interest::None) else {
