@@ -174,6 +174,7 @@ impl DriverPort {
             Report::Unreachable(owner, generation) => {
                 self.send(owner, Event::Unreachable { generation }.into());
             }
+            Report::Observe(..) => {}
             Report::Decision(decision) => self.record(decision),
         }
     }

@@ -63,6 +63,9 @@ pub enum Report {
     Demand(RunOwner),
     /// The run of this generation counts as up and could not be reached.
     Unreachable(RunOwner, u64),
+    /// The run of this generation should be observed: a request to it is slow, or it has sent something while requests are
+    /// held.
+    Observe(RunOwner, u64),
     /// This was decided for a request.
     Decision(Decision),
 }

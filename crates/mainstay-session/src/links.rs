@@ -127,6 +127,10 @@ pub(crate) enum OwnPurpose {
     FindSession,
     /// A page of a list for the copies.
     ListPage,
+    /// A ping, with which a silent server is probed.
+    Ping,
+    /// Any other probe. That there is an answer is all that matters.
+    Probe,
     /// The answer does not matter.
     Ignored,
 }
@@ -138,6 +142,10 @@ impl OwnRequest {
         params: Option<Box<RawValue>>,
     ) -> Self {
         Self { purpose, method, params, repetitions: 0 }
+    }
+
+    pub(crate) fn is_probe(&self) -> bool {
+        matches!(self.purpose, OwnPurpose::Ping | OwnPurpose::Probe)
     }
 }
 
@@ -289,7 +297,13 @@ impl Server {
             },
             OwnPurpose::FindSession => self.own_session_found(link, result),
             OwnPurpose::ListPage => self.list_page_read(now, link, result),
-            OwnPurpose::Ignored => {}
+            OwnPurpose::Ping => {
+                if let Some(stdio) = self.stdio(link) {
+                    stdio.watch.answered_ping |=
+                        !matches!(result, Err(UpstreamError::Closed { .. }));
+                }
+            }
+            OwnPurpose::Probe | OwnPurpose::Ignored => {}
         }
     }
 

@@ -28,6 +28,7 @@ use crate::exchange::{AttemptError, CANCELLED, Failure};
 use crate::links::{Link, LinkKey, OwnPurpose, OwnRequest};
 use crate::record::Sent;
 use crate::server::Server;
+use crate::silence::WatchState;
 use crate::streams::StreamRef;
 
 /// How many messages without an answer may wait for a server that does not read.
@@ -48,11 +49,12 @@ pub(crate) struct Stdio {
     is_closed: bool,
     /// Whether all that the run has written since an earlier daemon is received.
     pub(crate) misses_nothing: bool,
-    is_full: bool,
+    pub(crate) is_full: bool,
+    pub(crate) watch: WatchState,
     /// What waits until the server reads its input.
     queue: VecDeque<Queued>,
     queued_notifications: usize,
-    pending: HashMap<u64, Pending>,
+    pub(crate) pending: HashMap<u64, Pending>,
     /// Requests of an earlier daemon that did not reach the server.
     unsent: Vec<u64>,
     /// How many lines were received, and confirmed.
@@ -71,18 +73,18 @@ enum Queued {
 
 /// A request that is with the server.
 #[derive(Debug)]
-struct Pending {
+pub(crate) struct Pending {
     /// The number of its line.
-    line: u64,
+    pub(crate) line: u64,
     /// When it was sent; none if an earlier daemon did.
-    sent: Option<Instant>,
-    target: Target,
+    pub(crate) sent: Option<Instant>,
+    pub(crate) target: Target,
     /// When it counts as lost with an interruption.
     lost_at: Option<Instant>,
 }
 
 #[derive(Debug)]
-enum Target {
+pub(crate) enum Target {
     Call(CallKey),
     Own(OwnRequest),
 }
@@ -103,6 +105,7 @@ impl Stdio {
             is_closed: false,
             misses_nothing,
             is_full: false,
+            watch: WatchState::default(),
             queue: VecDeque::new(),
             queued_notifications: 0,
             pending: HashMap::new(),
@@ -151,12 +154,12 @@ impl Stdio {
     }
 
     fn must_queue(&self) -> bool {
-        self.is_full || !self.queue.is_empty()
+        self.is_full || self.watch.is_held || !self.queue.is_empty()
     }
 }
 
 impl Server {
-    fn stdio(&mut self, key: LinkKey) -> Option<&mut Stdio> {
+    pub(crate) fn stdio(&mut self, key: LinkKey) -> Option<&mut Stdio> {
         self.links.get_mut(key).and_then(Link::as_stdio_mut)
     }
 
@@ -233,7 +236,9 @@ impl Server {
         let Some(stdio) = stdio else {
             return self.own_lost(now, key, &request, false);
         };
-        if stdio.must_queue() {
+        // A probe shows whether the server reads while other requests are held.
+        let must_queue = if request.is_probe() { stdio.is_full } else { stdio.must_queue() };
+        if must_queue {
             return stdio.queue.push_back(Queued::Own(request));
         }
         let line = stdio.lines + 1;
@@ -289,6 +294,9 @@ impl Server {
         }
         let Some(stdio) = self.stdio(key) else { return false };
         stdio.is_full = false;
+        if stdio.watch.is_held {
+            return false;
+        }
         let count = stdio.queue.len().min(LINES_AT_ONCE);
         let first: Vec<_> = stdio.queue.drain(..count).collect();
         let rest = std::mem::take(&mut stdio.queue);

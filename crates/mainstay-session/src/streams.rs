@@ -221,7 +221,8 @@ impl Server {
         let number = session.streams.next_number();
         session.streams.all.push((number, key));
         let request = stream.as_request_mut()?;
-        let id = request.call.and_then(|call| self.calls.get(call)?.message.id());
+        let call = request.call;
+        let id = call.and_then(|call| self.calls.get(call)?.message.id());
         let id: Option<Arc<str>> = id.map(|id| id.get().into());
         let is_batch = request.batch.is_some();
         request.resumable = Some(Resumable {
@@ -245,6 +246,9 @@ impl Server {
             self.begin_journal(now, key);
         } else {
             self.timers.set(commit.journal_at, Timer::Stream(key));
+        }
+        if let Some(call) = call {
+            self.watch_slow(call);
         }
         Some(EventId::first(number, id))
     }

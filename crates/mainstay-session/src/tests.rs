@@ -181,6 +181,16 @@ impl TestServer {
         self.take_actions();
     }
 
+    pub(crate) fn link(&self) -> LinkKey {
+        self.link.expect("there is a run")
+    }
+
+    /// The methods of the lines that the run got and no test has taken.
+    pub(crate) fn lines(&mut self) -> Vec<String> {
+        self.take_actions();
+        self.lines.drain(..).map(|line| line["method"].as_str().unwrap().to_owned()).collect()
+    }
+
     /// The run writes a line.
     pub(crate) fn says(&mut self, line: Bytes) {
         self.server.receive(self.now, self.link.unwrap(), [line]);

@@ -43,6 +43,7 @@ impl Server {
                 self.receive_message(now, key, line);
             }
         }
+        self.has_spoken(now, key);
         self.confirm_lines(now, key);
     }
 

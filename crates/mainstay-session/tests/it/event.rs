@@ -37,6 +37,11 @@ pub(crate) enum Event {
     ReadAgain {
         run: usize,
     },
+    /// A run with a slow request is observed.
+    Observe {
+        daemon: usize,
+        link: LinkKey,
+    },
     /// A stdio server writes a line.
     Write {
         run: usize,

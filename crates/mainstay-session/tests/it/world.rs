@@ -216,6 +216,7 @@ impl World {
             Event::Confirm { daemon, link, count } => self.confirm(daemon, link, count),
             Event::Execute { execution, step } => self.execute(execution, step),
             Event::ReadAgain { run } => self.read_again(run),
+            Event::Observe { daemon, link } => self.observe(daemon, link),
             Event::Write { run, line } => {
                 if self.runs[run].is_alive {
                     self.write(run, line);

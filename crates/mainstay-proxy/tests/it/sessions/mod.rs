@@ -351,7 +351,7 @@ impl Notes {
             Report::StopSessionRun(session, _) => {
                 self.own.lock().unwrap().retain(|id| **id != *session);
             }
-            Report::Demand(_) => {}
+            Report::Demand(_) | Report::Observe(..) => {}
         }
     }
 }

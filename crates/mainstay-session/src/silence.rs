@@ -1,0 +1,236 @@
+//! A run that does not answer: evidence, probes, and requests that wait until it reads again.
+//!
+//! Nothing is decided here: the [`watchdog`](mainstay_core::watchdog) of the run's supervisor does that. While requests
+//! are held they are not written to the run, so none of them is lost with it.
+
+use std::borrow::Cow;
+use std::time::{Duration, Instant};
+
+use mainstay_core::watchdog::{Evidence, Input, OpenRequest, Probe, Processes};
+use mainstay_mcp::frame::Method;
+
+use crate::action::Report;
+use crate::calls::{Call, CallKey, Stage};
+use crate::links::{Link, LinkKey, OwnPurpose, OwnRequest, RunScope};
+use crate::server::Server;
+use crate::stdio::Target;
+
+/// What can be seen of a run from outside.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Observed {
+    /// The last line of its input of which it has read anything, and the number of bytes that it has not read.
+    pub input: Option<(u64, u64)>,
+    pub processes: Option<Processes>,
+}
+
+/// The state of a stdio run that may not answer.
+#[derive(Debug, Default)]
+pub(crate) struct WatchState {
+    /// Whether requests wait because the run does not read.
+    pub(crate) is_held: bool,
+    /// Whether a slow request was reported.
+    is_watched: bool,
+    /// When the run last wrote anything.
+    last_message: Option<Instant>,
+    /// Whether it has answered the last ping.
+    pub(crate) answered_ping: bool,
+}
+
+impl Server {
+    /// What is known about a stdio run, to which requests without an answer for `overdue` are overdue. While no request is
+    /// open, the next slow one is reported by [`Report::Observe`].
+    pub fn evidence(
+        &mut self,
+        now: Instant,
+        key: LinkKey,
+        observed: Observed,
+        overdue: Duration,
+    ) -> Option<Evidence> {
+        let stdio = self.links.get(key).and_then(Link::as_stdio)?;
+        let read_through = observed.input.map_or(0, |(line, _)| line);
+        let sent = || stdio.pending.values().filter_map(|it| Some((it, it.sent?)));
+        let calls = || {
+            sent().filter_map(|(pending, sent)| match pending.target {
+                Target::Call(call) => Some((call, pending.line, sent)),
+                Target::Own(_) => None,
+            })
+        };
+        let oldest = |calls: &mut dyn Iterator<Item = (CallKey, u64, Instant)>| {
+            let (call, _, sent) = calls.min_by_key(|(.., sent)| *sent)?;
+            Some(OpenRequest { what: self.calls.get(call).map(|call| name_of(call))?, sent })
+        };
+        let unread = sent().filter(|(pending, _)| pending.line > read_through);
+        let input = match (observed.input, unread.map(|(_, sent)| sent).min()) {
+            (None, _) => Input::Unknown,
+            (Some(_), None) => Input::Read,
+            (Some((_, bytes)), Some(since)) => Input::Unread { since, bytes },
+        };
+        let is_read = |(_, line, _): &(CallKey, u64, Instant)| *line <= read_through;
+        let evidence = Evidence {
+            oldest: oldest(&mut calls()),
+            overdue: calls().filter(|(.., sent)| now >= *sent + overdue).count(),
+            being_handled: oldest(&mut calls().filter(is_read)),
+            last_message: stdio.watch.last_message,
+            answered_ping: stdio.watch.answered_ping,
+            input,
+            processes: observed.processes,
+        };
+        if let Some(stdio) = self.stdio(key) {
+            stdio.watch.is_watched = evidence.oldest.is_some();
+        }
+        Some(evidence)
+    }
+
+    /// Sends a probe to a stdio run, even if requests are held.
+    pub fn probe(&mut self, now: Instant, key: LinkKey, probe: Probe) {
+        let (purpose, method) = match probe {
+            Probe::Ping => (OwnPurpose::Ping, "ping"),
+            Probe::List => (OwnPurpose::Probe, "tools/list"),
+        };
+        if let Some(stdio) = self.stdio(key) {
+            stdio.watch.answered_ping &= probe != Probe::Ping;
+            self.ask(now, key, OwnRequest::new(purpose, method, None));
+        }
+    }
+
+    /// From now on, requests to a stdio run wait, because it does not read.
+    pub fn hold_requests(&mut self, key: LinkKey) {
+        if let Some(stdio) = self.stdio(key) {
+            stdio.watch.is_held = true;
+        }
+    }
+
+    /// Sends the requests that wait for a stdio run. Returns whether some of them still wait.
+    pub fn send_held_requests(&mut self, now: Instant, key: LinkKey) -> bool {
+        let Some(stdio) = self.stdio(key) else { return false };
+        stdio.watch.is_held = false;
+        !stdio.is_full && self.link_writable(now, key)
+    }
+
+    /// A request has no answer after a moment.
+    pub(crate) fn watch_slow(&mut self, call: CallKey) {
+        if let Some(Stage::AtStdio { link, .. }) = self.calls.get(call).map(|call| &call.stage) {
+            self.watch(*link);
+        }
+    }
+
+    /// Requests an observation of a stdio run, unless it is being observed.
+    pub(crate) fn watch(&mut self, link: LinkKey) {
+        if let Some(stdio) = self.stdio(link).filter(|stdio| !stdio.watch.is_watched) {
+            stdio.watch.is_watched = true;
+            self.report_observe(link);
+        }
+    }
+
+    /// A run has sent something. If requests are held, they may not have to be.
+    pub(crate) fn has_spoken(&mut self, now: Instant, link: LinkKey) {
+        let Some(stdio) = self.stdio(link) else { return };
+        stdio.watch.last_message = Some(now);
+        if stdio.watch.is_held {
+            self.report_observe(link);
+        }
+    }
+
+    fn report_observe(&mut self, link: LinkKey) {
+        let Some(Link { generation, scope, .. }) = self.links.get(link) else { return };
+        let owner = match *scope {
+            RunScope::Shared => None,
+            RunScope::Session(session) => self.run_owner(session),
+            RunScope::EndedSession => return,
+        };
+        self.report(Report::Observe(owner, *generation));
+    }
+}
+
+/// The tool that a request calls, or its method.
+fn name_of(call: &Call) -> String {
+    let name = call.message.name().filter(|_| call.message.method() == Some(&Method::ToolsCall));
+    let method = || call.message.method().map_or("", Method::as_str).to_owned();
+    name.map_or_else(method, Cow::into_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::action::Action;
+    use crate::tests::TestServer;
+
+    const OVERDUE: Duration = Duration::from_secs(30);
+
+    fn evidence(test: &mut TestServer, read_through: u64) -> Evidence {
+        let observed = Observed { input: Some((read_through, 0)), processes: None };
+        let link = test.link();
+        test.server.evidence(test.now, link, observed, OVERDUE).unwrap()
+    }
+
+    fn watched(test: &mut TestServer) -> usize {
+        let actions = std::mem::take(&mut test.actions);
+        actions
+            .iter()
+            .filter(|action| matches!(action, Action::Report(Report::Observe(..))))
+            .count()
+    }
+
+    #[test]
+    fn open_requests_are_told_apart_by_what_was_read() {
+        let mut test = TestServer::new();
+        let session = test.session(1);
+        let begun = test.now;
+        test.request(session);
+        test.now += Duration::from_secs(20);
+        test.request(session);
+        test.now += Duration::from_secs(20);
+        let found = evidence(&mut test, 1);
+        let request = |sent| Some(OpenRequest { what: "slow".to_owned(), sent });
+        assert_eq!(found.oldest, request(begun));
+        assert_eq!((found.overdue, found.being_handled), (1, request(begun)));
+        let since = begun + Duration::from_secs(20);
+        assert_eq!(found.input, Input::Unread { since, bytes: 0 });
+        assert_eq!(evidence(&mut test, 0).being_handled, None);
+        assert_eq!(evidence(&mut test, 2).input, Input::Read);
+    }
+
+    #[test]
+    fn a_slow_request_is_reported_once() {
+        let mut test = TestServer::new();
+        let session = test.session(1);
+        let call = test.request(session);
+        assert_eq!(watched(&mut test), 0);
+        test.commit(&call);
+        let second = test.request(session);
+        test.commit(&second);
+        assert_eq!(watched(&mut test), 1);
+        test.answers(&call);
+        test.answers(&second);
+        assert_eq!(evidence(&mut test, 2).oldest, None);
+        let third = test.request(session);
+        test.commit(&third);
+        assert_eq!(watched(&mut test), 1);
+    }
+
+    #[test]
+    fn held_requests_are_not_written_and_are_sent_in_order() {
+        let mut test = TestServer::new();
+        let (session, link) = (test.session(1), test.link());
+        let first = test.request(session);
+        test.server.hold_requests(link);
+        assert!(test.request(session).run_id.is_null() && test.request(session).run_id.is_null());
+        // A probe overtakes them.
+        test.server.probe(test.now, link, Probe::Ping);
+        assert_eq!(test.lines(), ["ping"]);
+        test.answers(&first);
+        assert_eq!(watched(&mut test), 1, "it has sent something");
+        assert!(!test.server.send_held_requests(test.now, link));
+        assert_eq!(test.lines(), ["slow", "slow"]);
+    }
+
+    #[test]
+    fn requests_that_were_held_when_the_run_died_go_to_the_next_one() {
+        let mut test = TestServer::new();
+        let (session, link) = (test.session(1), test.link());
+        test.server.hold_requests(link);
+        let call = test.request(session);
+        test.server.close_stdio(test.now, link, 0);
+        assert_eq!(test.read_all(&call), (Vec::new(), false), "it waits for the next run");
+    }
+}
