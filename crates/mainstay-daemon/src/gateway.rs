@@ -174,7 +174,9 @@ impl DriverPort {
             Report::Unreachable(owner, generation) => {
                 self.send(owner, Event::Unreachable { generation }.into());
             }
-            Report::Observe(..) => {}
+            Report::Observe(owner, generation) => {
+                self.send(owner, Event::Observe { generation }.into());
+            }
             Report::Decision(decision) => self.record(decision),
         }
     }

@@ -168,9 +168,9 @@ pub trait Engine: Send + Sync + 'static {
         Ok(Observation::default())
     }
 
-    /// What each thread of a run waits for, in lines for people; none if its processes cannot be seen.
-    async fn stacks(&self, _key: &RunKey) -> Result<Vec<String>, EngineError> {
-        Ok(Vec::new())
+    /// Writes what each thread of a run waits for to the server's log, if its processes can be seen.
+    async fn log_stacks(&self, _key: &RunKey) -> Result<(), EngineError> {
+        Ok(())
     }
 
     /// The last of what the run wrote to standard error.

@@ -162,15 +162,16 @@ impl Server {
         };
         self.is_stdio = matches!(target, LinkTarget::Stdio { .. });
         let first_id = upstream::first_id(epoch);
-        let kind = match &target {
-            LinkTarget::Stdio { written, earlier_output } => {
-                LinkKind::Stdio(Box::new(Stdio::new(first_id, *written, earlier_output.is_none())))
-            }
-            LinkTarget::Http | LinkTarget::Remote => {
-                // The first few ids are those of the handshake.
-                LinkKind::Http(Box::new(Http::new(first_id + 10)))
-            }
-        };
+        let kind =
+            match &target {
+                LinkTarget::Stdio { written, earlier_output } => LinkKind::Stdio(Box::new(
+                    Stdio::new(now, first_id, *written, earlier_output.is_none()),
+                )),
+                LinkTarget::Http | LinkTarget::Remote => {
+                    // The first few ids are those of the handshake.
+                    LinkKind::Http(Box::new(Http::new(first_id + 10)))
+                }
+            };
         let link = self.links.insert(Link { generation, after, scope, kind, is_released: false });
         match target {
             LinkTarget::Stdio { written, earlier_output } => {

@@ -24,8 +24,10 @@ pub struct Observed {
 }
 
 /// The state of a stdio run that may not answer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct WatchState {
+    /// Requests of an earlier daemon count from then on.
+    attached: Instant,
     /// Whether requests wait because the run does not read.
     pub(crate) is_held: bool,
     /// Whether a slow request was reported.
@@ -34,6 +36,18 @@ pub(crate) struct WatchState {
     last_message: Option<Instant>,
     /// Whether it has answered the last ping.
     pub(crate) answered_ping: bool,
+}
+
+impl WatchState {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self {
+            attached: now,
+            is_held: false,
+            is_watched: false,
+            last_message: None,
+            answered_ping: false,
+        }
+    }
 }
 
 impl Server {
@@ -48,7 +62,8 @@ impl Server {
     ) -> Option<Evidence> {
         let stdio = self.links.get(key).and_then(Link::as_stdio)?;
         let read_through = observed.input.map_or(0, |(line, _)| line);
-        let sent = || stdio.pending.values().filter_map(|it| Some((it, it.sent?)));
+        let sent =
+            || stdio.pending.values().map(|it| (it, it.sent.unwrap_or(stdio.watch.attached)));
         let calls = || {
             sent().filter_map(|(pending, sent)| match pending.target {
                 Target::Call(call) => Some((call, pending.line, sent)),

@@ -98,14 +98,14 @@ struct Undelivered {
 }
 
 impl Stdio {
-    pub(crate) fn new(first_id: u64, written: u64, misses_nothing: bool) -> Self {
+    pub(crate) fn new(now: Instant, first_id: u64, written: u64, misses_nothing: bool) -> Self {
         Self {
             first_id,
             lines: written,
             is_closed: false,
             misses_nothing,
             is_full: false,
-            watch: WatchState::default(),
+            watch: WatchState::new(now),
             queue: VecDeque::new(),
             queued_notifications: 0,
             pending: HashMap::new(),

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::watchdog::{Evidence, Probe};
 use crate::{
     ClientSettings, FoundState, LoggedEvent, News, RunId, ServerSpec, Started, UnitHistory, Wanted,
     WorkloadKind,
@@ -31,6 +32,13 @@ pub enum Event {
     Unreachable {
         generation: u64,
     },
+    /// A request to this run is slow, or it has sent something while requests are held.
+    Observe {
+        /// Which run.
+        generation: u64,
+    },
+    /// The result of [`Action::Observe`]; none if the session is closed.
+    Observed(Connection, Option<Evidence>),
     /// The run of a single session is no longer needed.
     EndSessionRun(SessionRunEnd),
     /// The daemon stops, and the server with it. The intent stays.
@@ -80,6 +88,8 @@ pub enum Action {
         run: RunId,
         /// The time between TERM and KILL.
         grace: Option<Duration>,
+        /// Whether to write to its log first what each thread waits for.
+        logs_stacks: bool,
     },
     /// Let an engine remove what it has of the server, which it no longer runs, and report [`Event::Released`].
     Release(WorkloadKind),
@@ -100,6 +110,14 @@ pub enum Action {
         /// The port inside the container.
         port: u16,
     },
+    /// Find out what a run that may not answer does, and report [`Event::Observed`].
+    Observe(Connection),
+    /// Send a probe to a run.
+    Probe(Connection, Probe),
+    /// Send no requests to a run until [`Action::SendHeldRequests`].
+    HoldRequests(Connection),
+    /// Send the requests that were held.
+    SendHeldRequests(Connection),
     /// Drop everything known about the server. The supervisor is finished.
     Forget,
     /// The daemon may stop. The supervisor is finished.

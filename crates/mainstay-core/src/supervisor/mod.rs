@@ -11,6 +11,7 @@
 //! - what an engine reports about a run is handled after the result of its start;
 //! - a stop that was requested before the run existed is executed when it does, and a start that has to wait is dropped.
 
+mod describe;
 mod event;
 mod remote;
 mod reports;
@@ -18,6 +19,7 @@ mod session;
 mod stored;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,6 +32,7 @@ pub use event::{
 use remote::Reachability;
 pub use remote::RemoteOutage;
 use session::Session;
+use watch::Watch;
 
 use crate::unit::{self, Unit};
 use crate::{
@@ -69,6 +72,10 @@ pub struct Supervisor {
     session: Session,
     /// How many sessions with it were opened or tried.
     connections: u64,
+    /// Observes it while it is ready, if that is possible.
+    watch: Option<Watch>,
+    /// Whether runs of this spec were seen to ignore pings.
+    ignores_ping: bool,
     reachability: Reachability,
     /// A run that someone else started, until the unit has accepted it.
     adopted: Option<(RunId, Started)>,
@@ -146,6 +153,8 @@ impl Supervisor {
             ending: None,
             session: Session::None,
             connections: 0,
+            watch: None,
+            ignores_ping: false,
             reachability: Reachability::new(Jitter::new(seed.rotate_left(32))),
             adopted: None,
             life: Life::Active,
@@ -186,7 +195,8 @@ impl Supervisor {
 
     /// When [`Event::Tick`] is due next, if ever.
     pub fn deadline(&self) -> Option<Instant> {
-        [self.unit.deadline(), self.session.deadline()].into_iter().flatten().min()
+        let watch = self.watch.as_ref().and_then(Watch::deadline);
+        [self.unit.deadline(), self.session.deadline(), watch].into_iter().flatten().min()
     }
 
     pub fn spec(&self) -> &Arc<ServerSpec> {
@@ -296,6 +306,10 @@ impl Supervisor {
             Event::HostResumed => unit::Event::HostResumed,
             Event::Demand => unit::Event::Demand,
             Event::Unreachable { generation } => return self.not_accepted(now, generation),
+            Event::Observe { generation } => return self.is_slow(now, generation),
+            Event::Observed(connection, evidence) => {
+                return self.observed(now, connection, evidence);
+            }
             Event::EndSessionRun(why) => {
                 self.session_run_end = Some(why);
                 self.wanted = Wanted::Gone;
@@ -323,6 +337,7 @@ impl Supervisor {
 
     fn tick(&mut self, now: Instant) {
         self.session_tick(now);
+        self.watch_tick(now);
         if self.unit.deadline().is_some_and(|deadline| deadline <= now) {
             self.feed(now, unit::Event::Tick);
         }
@@ -336,6 +351,7 @@ impl Supervisor {
         self.saved_history = None;
         self.actions.push(Action::Publish);
         if !is_same {
+            self.ignores_ping = false;
             self.feed(now, unit::Event::Replaced(self.spec.restart.clone()));
         }
     }
@@ -436,51 +452,16 @@ impl Supervisor {
             let key = RunKey::new(self.spec.name.clone(), run);
             return self.early.push_front(News::Gone { key, cause });
         }
+        let mut logs_stacks = false;
         if self.unit.run() == Some(run) {
             self.ending = Some((run, grace));
+            logs_stacks = self.watch.take().is_some_and(|watch| watch.is_killed());
         }
-        self.actions.push(Action::End { engine, run, grace });
+        self.actions.push(Action::End { engine, run, grace, logs_stacks });
     }
 
     fn is_ending(&self, run: RunId) -> bool {
         self.ending.is_some_and(|(ending, _)| ending == run)
-    }
-
-    /// What happened, as a sentence.
-    fn describe(&self, event: &LoggedEvent) -> String {
-        match (event, self.session_run_end) {
-            (LoggedEvent::Wanted { .. }, Some(SessionRunEnd::Idle)) => {
-                return "asked to stop: its client is idle".to_owned();
-            }
-            (LoggedEvent::Wanted { .. }, Some(SessionRunEnd::Shared)) => {
-                return "asked to stop: all sessions share one run now".to_owned();
-            }
-            (LoggedEvent::Wanted { .. }, Some(SessionRunEnd::SessionEnded)) => {
-                return "asked to stop: its session has ended".to_owned();
-            }
-            (LoggedEvent::Removed, Some(SessionRunEnd::Idle)) => {
-                return "stopped; the next request of its client starts another run".to_owned();
-            }
-            (LoggedEvent::Removed, Some(SessionRunEnd::Shared)) => {
-                return "stopped because all sessions share one run now".to_owned();
-            }
-            (LoggedEvent::Removed, Some(SessionRunEnd::SessionEnded)) => {
-                return "stopped because its session has ended".to_owned();
-            }
-            _ => {}
-        }
-        match (event, self.engine) {
-            (LoggedEvent::EngineBack, WorkloadKind::Remote) if self.session.is_open() => {
-                "it answers again".to_owned()
-            }
-            (LoggedEvent::EngineBack, WorkloadKind::Remote) => "no longer waited for".to_owned(),
-            (LoggedEvent::Removed, WorkloadKind::Container)
-                if self.unit.wanted() != Wanted::Gone =>
-            {
-                "its container was removed by someone else".to_owned()
-            }
-            (event, _) => event.to_string(),
-        }
     }
 }
 

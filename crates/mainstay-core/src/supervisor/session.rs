@@ -82,6 +82,7 @@ impl Supervisor {
 
     pub(super) fn close_session(&mut self) {
         self.session = Session::None;
+        self.watch = None;
         self.actions.push(Action::CloseSession);
     }
 
@@ -89,6 +90,7 @@ impl Supervisor {
         if self.expects(connection) {
             self.session = Session::Open { since: now, is_closed: false, hung_at: None };
             self.feed(now, unit::Event::Ready { run: connection.run });
+            self.begin_watch(now, connection);
         }
     }
 
@@ -127,6 +129,7 @@ impl Supervisor {
         {
             *is_closed = true;
             *hung_at = Some(now + CLOSED_GRACE);
+            self.watch = None;
         }
     }
 

@@ -1,6 +1,7 @@
 //! Stories of one supervisor in virtual time.
 
 mod properties;
+mod silent;
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -43,6 +44,7 @@ struct World {
     saved_intents: Vec<Wanted>,
     saved_history: Option<UnitHistory>,
     released: Vec<WorkloadKind>,
+    silence: silent::Silence,
     is_over: bool,
 }
 
@@ -61,6 +63,7 @@ impl World {
             saved_intents: Vec::new(),
             saved_history: None,
             released: Vec::new(),
+            silence: silent::Silence::default(),
             is_over: false,
         };
         world.tell(Event::Tick);
@@ -112,7 +115,21 @@ impl World {
                 self.released.push(engine);
                 self.pending.push_back(action);
             }
-            Action::End { .. } | Action::CheckPort { .. } => self.pending.push_back(action),
+            Action::End { run, logs_stacks, .. } => {
+                assert_eq!(logs_stacks, self.silence.take_kill(run), "a hang, and nothing else");
+                self.pending.push_back(action);
+            }
+            Action::Observe(connection) => {
+                self.silence.begin_observation(connection);
+                self.pending.push_back(action);
+            }
+            Action::HoldRequests(connection) => self.silence.hold(connection, true),
+            Action::SendHeldRequests(connection) => self.silence.hold(connection, false),
+            Action::Record { event: LoggedEvent::Hung { run, what }, .. } => {
+                self.silence.record_hang(self.now, run, &what);
+            }
+            Action::ClearRun => self.silence.clear_run(),
+            Action::CheckPort { .. } => self.pending.push_back(action),
             Action::Forget | Action::Retired => {
                 self.is_over = true;
                 if self.supervisor.unit().is_engine_away() {
@@ -122,7 +139,7 @@ impl World {
             }
             Action::Record { .. }
             | Action::Publish
-            | Action::ClearRun
+            | Action::Probe(..)
             | Action::ForgetSession(_) => {}
         }
     }
@@ -135,6 +152,9 @@ impl World {
             Some(Action::End { run, .. }) => {
                 self.alive.remove(&run);
                 self.gone(run, Cause::Exited(Exit::signal(15)))
+            }
+            Some(Action::Observe(connection)) => {
+                Event::Observed(connection, Some(self.silence.observe(self.now, connection)))
             }
             Some(Action::CheckPort { run, .. }) => Event::PortChecked { run, has_moved: false },
             Some(_) => return true,
@@ -242,7 +262,12 @@ fn a_session_that_the_run_closes_means_that_it_hangs_unless_it_exits() {
     world.tell(Event::SessionClosed(connection(1, 0)));
     assert!(world.pending.is_empty());
     world.pass(SECOND);
-    let kill = Action::End { engine: WorkloadKind::Process, run: RunId::new(1), grace: None };
+    let kill = Action::End {
+        engine: WorkloadKind::Process,
+        run: RunId::new(1),
+        grace: None,
+        logs_stacks: false,
+    };
     assert_eq!(world.pending, [kill]);
 
     let mut world = World::up(process());

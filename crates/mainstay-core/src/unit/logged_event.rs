@@ -87,6 +87,12 @@ pub enum LoggedEvent {
         run: RunId,
         what: String,
     },
+    /// The evidence about a run that does not answer, or answers again, gives another verdict.
+    Verdict {
+        run: RunId,
+        verdict: &'static str,
+        what: String,
+    },
     /// Someone else paused the run.
     Paused {
         run: RunId,
@@ -135,6 +141,7 @@ impl LoggedEvent {
             Self::CannotStart { .. } => "cannot-start",
             Self::StartTimedOut { .. } => "start-timed-out",
             Self::Hung { .. } => "hung",
+            Self::Verdict { verdict, .. } => verdict,
             Self::Paused { .. } => "paused",
             Self::Unpaused { .. } => "unpaused",
             Self::Unhealthy { .. } => "unhealthy",
@@ -159,6 +166,7 @@ impl LoggedEvent {
             | Self::CannotStart { run, .. }
             | Self::StartTimedOut { run, .. }
             | Self::Hung { run, .. }
+            | Self::Verdict { run, .. }
             | Self::Paused { run }
             | Self::Unpaused { run }
             | Self::Unhealthy { run }
@@ -233,6 +241,7 @@ impl fmt::Display for LoggedEvent {
                 write!(f, "did not answer `initialize` within {}", human_duration(*after))
             }
             Self::Hung { what, .. } => write!(f, "unusable: {what}"),
+            Self::Verdict { what, .. } => f.write_str(what),
             Self::Paused { .. } => f.write_str("paused by someone else"),
             Self::Unpaused { .. } => f.write_str("no longer paused"),
             Self::Unhealthy { .. } => f.write_str("does not answer as it used to"),

@@ -131,6 +131,19 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// The verdict as a word, as in events.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Responsive => "responsive",
+            Self::Overdue { .. } => "overdue",
+            Self::Busy { .. } => "busy",
+            Self::Blocked { .. } => "blocked",
+            Self::Hung { .. } => "hung",
+            Self::Suspended { .. } => "suspended",
+            Self::Unresponsive { .. } => "unresponsive",
+        }
+    }
+
     /// Whether new requests wait in Mainstay and are not sent to the run.
     pub fn holds_requests(&self) -> bool {
         match self {
@@ -160,7 +173,7 @@ impl fmt::Display for Described<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let since = |at: Instant| human_duration(self.now.saturating_duration_since(at));
         match self.verdict {
-            Verdict::Responsive => f.write_str("ready"),
+            Verdict::Responsive => f.write_str("no request is overdue"),
             Verdict::Overdue { requests, oldest, unread_since } => {
                 let calls = if *requests == 1 { "call" } else { "calls" };
                 let (what, waited) = (&oldest.what, since(oldest.sent));

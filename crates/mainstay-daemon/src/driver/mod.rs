@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use mainstay_core::supervisor::{Action, Connection, Event, InheritedRun};
 use mainstay_core::{FoundState, News, RunId, RunKey, ServerName, Supervisor, Wanted};
 use mainstay_hold::limits::REMOVE_ENTRIES;
-use mainstay_proxy::Servers;
+use mainstay_proxy::{AttachedRun, Servers};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
@@ -301,12 +301,24 @@ impl Driver {
                     self.times.ready_at = None;
                 }
                 Action::Start(run) => self.start(run),
-                Action::End { engine, run, grace } => self.end(engine, run, grace),
+                Action::End { engine, run, grace, logs_stacks } => {
+                    self.end(engine, run, grace, logs_stacks);
+                }
                 Action::Release(engine) => self.release(engine),
                 Action::OpenSession { connection, resume } => self.open_session(connection, resume),
                 Action::CloseSession => self.close_session(),
                 Action::ForgetSession(run) => self.context.session_files.remove(&self.key(run)),
                 Action::CheckPort { run, port } => self.check_port(run, port),
+                Action::Observe(connection) => self.observe(connection),
+                Action::Probe(connection, probe) => {
+                    self.at_run(connection, |run| run.probe(probe));
+                }
+                Action::HoldRequests(connection) => {
+                    self.at_run(connection, AttachedRun::hold_requests);
+                }
+                Action::SendHeldRequests(connection) => {
+                    self.at_run(connection, AttachedRun::send_held_requests);
+                }
                 Action::Forget => {
                     self.close_inbox();
                     self.forget().await;

@@ -55,6 +55,12 @@ impl Driver {
             E::Unhealthy { .. } => tracing::warn!(%server, run, detail, "server unhealthy"),
             E::Healthy { .. } => tracing::info!(%server, run, "server healthy again"),
             E::Hung { .. } => tracing::warn!(%server, run, detail, "server hangs"),
+            E::Verdict { verdict: verdict @ ("overdue" | "responsive"), .. } => {
+                tracing::info!(%server, run, verdict, detail, "server observed");
+            }
+            E::Verdict { verdict, .. } => {
+                tracing::warn!(%server, run, verdict, detail, "server observed");
+            }
             E::StartTimedOut { .. } => {
                 tracing::warn!(%server, run, detail, "server not ready in time");
             }

@@ -5,13 +5,21 @@ use std::time::Duration;
 use jiff::Timestamp;
 use mainstay_core::supervisor::{Connection, Event, StartFailure};
 use mainstay_core::{RefreshMode, RunId, Started, Wanted, WorkloadKind, with_causes};
-use mainstay_engine::StartError;
+use mainstay_engine::{Observation, StartError};
+use mainstay_proxy::{AttachedRun, Observed};
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use super::Driver;
 use crate::clock;
 use crate::run_session::{self, SavedSession, SessionError};
 use crate::snapshot::{self, Session};
+
+/// How long it may take to observe a run.
+const OBSERVE: Duration = Duration::from_secs(10);
+
+/// How long it may take to log what a run waits for, before it is killed.
+const LOG_STACKS: Duration = Duration::from_secs(3);
 
 /// The result of a task.
 pub(super) enum TaskResult {
@@ -108,9 +116,19 @@ impl Driver {
         });
     }
 
-    pub(super) fn end(&mut self, engine: WorkloadKind, run: RunId, grace: Option<Duration>) {
+    pub(super) fn end(
+        &mut self,
+        engine: WorkloadKind,
+        run: RunId,
+        grace: Option<Duration>,
+        logs_stacks: bool,
+    ) {
         let (engine, key) = (self.context.engines.at(engine).clone(), self.key(run));
         self.tasks.spawn(async move {
+            if logs_stacks {
+                // What is missing in the log does not keep the run alive.
+                timeout(LOG_STACKS, engine.log_stacks(&key)).await.ok();
+            }
             let ended = match grace {
                 Some(grace) => engine.stop(&key, grace).await,
                 None => engine.kill(&key).await,
@@ -165,6 +183,34 @@ impl Driver {
             task.abort();
         }
         self.session = None;
+    }
+
+    /// Finds out what a run that may not answer does. What cannot be seen is not known.
+    pub(super) fn observe(&mut self, connection: Connection) {
+        let session = self.session.as_ref().filter(|(open, _)| *open == connection);
+        let Some(run) = session.map(|(_, session)| session.run.clone()) else { return };
+        let engine = self.context.engines.at(self.supervisor.engine()).clone();
+        let (key, overdue) = (self.key(connection.run), self.supervisor.overdue_after());
+        self.spawn_for_session(async move {
+            let seen = match timeout(OBSERVE, engine.observe(&key)).await {
+                Ok(Ok(seen)) => seen,
+                Ok(Err(error)) => {
+                    tracing::debug!(server = %key.server, run = %key.run, %error, "not observed");
+                    Observation::default()
+                }
+                Err(_) => Observation::default(),
+            };
+            let Observation { input, processes } = seen;
+            let evidence = run.evidence(Observed { input, processes }, overdue);
+            TaskResult::Event(Event::Observed(connection, evidence))
+        });
+    }
+
+    /// Acts on the run of a session, if it is still open.
+    pub(super) fn at_run(&self, connection: Connection, act: impl FnOnce(&AttachedRun)) {
+        if let Some((_, session)) = self.session.as_ref().filter(|(open, _)| *open == connection) {
+            act(&session.run);
+        }
     }
 
     pub(super) fn check_port(&mut self, run: RunId, port: u16) {

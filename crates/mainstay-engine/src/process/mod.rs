@@ -343,8 +343,8 @@ impl Engine for ProcessEngine {
         self.shared.observe(key).await
     }
 
-    async fn stacks(&self, key: &RunKey) -> Result<Vec<String>, EngineError> {
-        self.shared.stacks(key).await
+    async fn log_stacks(&self, key: &RunKey) -> Result<(), EngineError> {
+        self.shared.log_stacks(key).await
     }
 
     async fn stderr_tail(&self, key: &RunKey) -> Result<Vec<u8>, EngineError> {

@@ -3,6 +3,7 @@
 use mainstay_core::watchdog::Processes;
 use mainstay_hold::activity::{self, Activity};
 use mainstay_hold::record;
+use mainstay_hold::wire::ToShim;
 
 use super::{Shared, gone_or};
 use crate::tasks::blocking;
@@ -23,11 +24,13 @@ impl Shared {
         Ok(Observation { input, processes: activity.map(processes) })
     }
 
-    pub(super) async fn stacks(&self, key: &RunKey) -> Result<Vec<String>, EngineError> {
+    pub(super) async fn log_stacks(&self, key: &RunKey) -> Result<(), EngineError> {
         let shim = self.shim_pid(key)?;
-        blocking(move || activity::report(shim))
+        let lines = blocking(move || activity::report(shim))
             .await
-            .map_err(EngineError::io("reading what the processes wait for"))
+            .map_err(EngineError::io("reading what the processes wait for"))?;
+        let text = format!("what its processes wait for:\n{}", lines.join("\n")).into_bytes();
+        self.send_confirmed(key, &ToShim::Log { text }).await.map(drop)
     }
 
     fn shim_pid(&self, key: &RunKey) -> Result<u32, EngineError> {

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use mainstay_core::{Exit, RemoteSpec, Workload};
-use mainstay_engine::{Engine, EngineError, FoundState, StartError};
+use mainstay_engine::{Engine, EngineError, FoundState, LogRange, StartError};
 use mainstay_testkit::conformance;
 use tokio::time::timeout;
 
@@ -62,7 +62,12 @@ async fn it_is_known_what_a_server_has_not_read_and_whether_it_runs() {
     };
     let quiet = timeout(LIMIT, quiet).await.unwrap();
     assert_eq!(quiet.input, Some((1, 4)));
-    let stacks = engine.stacks(&key).await.unwrap();
+    engine.log_stacks(&key).await.unwrap();
+    let mut logged = engine.logs(&key.server, LogRange::default()).await.unwrap();
+    let mut stacks = Vec::new();
+    while let Some(line) = timeout(LIMIT, logged.recv()).await.unwrap() {
+        stacks.push(line.text);
+    }
     assert!(stacks.iter().any(|line| line.contains("(sleep)")), "{stacks:?}");
     engine.kill(&key).await.unwrap();
     gone(&mut news).await;

@@ -15,6 +15,7 @@ mod relay;
 mod retries;
 mod servers;
 mod session;
+mod silence;
 mod stdio;
 
 use std::collections::BTreeMap;
@@ -106,7 +107,7 @@ enum Transport {
 pub struct AttachedRun {
     pub run: Arc<Run>,
     closed: watch::Receiver<bool>,
-    _link: Arc<LinkGuard>,
+    link: Arc<LinkGuard>,
 }
 
 /// Releases a link when it is dropped.
@@ -241,7 +242,7 @@ impl ServerHandle {
         }
         let gone = || UpstreamError::Closed { method: "initialize".to_owned(), sent: true };
         let run = result.await.map_err(|_| gone())??;
-        Ok(AttachedRun { run, closed: is_closed, _link: guard })
+        Ok(AttachedRun { run, closed: is_closed, link: guard })
     }
 
     fn release_link(&self, link: LinkKey) {

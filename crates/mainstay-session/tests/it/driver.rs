@@ -170,6 +170,14 @@ impl World {
                     let event = SupervisorEvent::PortChecked { run, has_moved: false };
                     self.after(2, Event::Driver { daemon, scope: scope.clone(), event });
                 }
+                // Runs that do not read are observed by `World::observe`.
+                Action::Observe(connection) => {
+                    let event = SupervisorEvent::Observed(connection, None);
+                    self.after(1, Event::Driver { daemon, scope: scope.clone(), event });
+                }
+                Action::Probe(..) | Action::HoldRequests(_) | Action::SendHeldRequests(_) => {
+                    panic!("{action:?} without evidence")
+                }
                 Action::Forget => self.forget(scope),
                 Action::Release(_) | Action::Retired => panic!("{action:?} was not asked for"),
                 Action::SaveHistory(history) => self.history = history,

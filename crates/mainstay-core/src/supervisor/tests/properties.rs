@@ -3,6 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use super::silent::Manner;
 use super::*;
 
 /// One step of a random script.
@@ -20,12 +21,19 @@ enum Step {
     CloseSession,
     FailSession(usize),
     Unreachable,
+    Call(Manner),
     List,
     EmptyList,
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let wanted = prop::sample::select(vec![Wanted::On, Wanted::Off, Wanted::On, Wanted::Gone]);
+    let manner = prop::sample::select(vec![
+        Manner::Answers,
+        Manner::Deadlocked,
+        Manner::Spinning,
+        Manner::Suspended,
+    ]);
     prop_oneof![
         6 => (0..90_000_u64).prop_map(|ms| Step::Pass(Duration::from_millis(ms))),
         10 => (0..4_usize).prop_map(Step::Results),
@@ -39,6 +47,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::CloseSession),
         3 => (0..5_usize).prop_map(Step::FailSession),
         2 => Just(Step::Unreachable),
+        4 => manner.prop_map(Step::Call),
         2 => Just(Step::List),
         1 => Just(Step::EmptyList),
     ]
@@ -90,6 +99,7 @@ impl World {
             Step::Unreachable => {
                 self.tell(Event::Unreachable { generation: self.run().generation() });
             }
+            Step::Call(manner) => self.call(manner),
             Step::List => {
                 let engine = self.supervisor.engine();
                 let state = FoundState::Alive { pid: None, container: None, age: SECOND };

@@ -1,0 +1,148 @@
+//! The observation of a run that may not answer.
+//!
+//! The [`Watchdog`] decides. One is there while the session with a local stdio server is open; what other servers read
+//! cannot be observed. One observation is in progress at a time.
+
+use std::time::Instant;
+
+use super::{Action, Connection, Session, Supervisor};
+use crate::watchdog::{Evidence, Verdict, WatchAction, WatchLimits, Watchdog};
+use crate::{LoggedEvent, Transport, Workload, WorkloadKind, unit};
+
+#[derive(Debug)]
+pub(super) struct Watch {
+    connection: Connection,
+    watchdog: Watchdog,
+    limits: WatchLimits,
+    state: Observation,
+    /// When an observation is due that the watchdog does not know about.
+    requested: Option<Instant>,
+    is_held: bool,
+    is_killed: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Observation {
+    Idle,
+    InProgress,
+}
+
+impl Watch {
+    /// When the run is observed next; none while that is in progress.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let next = self.watchdog.deadline();
+        let next = self.requested.map_or(next, |requested| requested.min(next));
+        (self.state == Observation::Idle).then_some(next)
+    }
+
+    /// Whether the evidence about the run was a reason to kill it.
+    pub(super) fn is_killed(&self) -> bool {
+        self.is_killed
+    }
+}
+
+impl Supervisor {
+    /// What the evidence about the present run proves.
+    pub fn verdict(&self) -> Option<&Verdict> {
+        self.watch.as_ref().map(|watch| watch.watchdog.verdict())
+    }
+
+    /// A request without an answer for this long is overdue.
+    pub fn overdue_after(&self) -> std::time::Duration {
+        WatchLimits::default().overdue()
+    }
+
+    pub(super) fn begin_watch(&mut self, now: Instant, connection: Connection) {
+        let Workload::Process(process) = &self.spec.workload else { return };
+        let is_stdio = process.transport == Transport::Stdio;
+        let is_ready = matches!(self.session, Session::Open { is_closed: false, .. });
+        if is_stdio && is_ready && self.engine == WorkloadKind::Process {
+            let limits = WatchLimits::default();
+            self.watch = Some(Watch {
+                connection,
+                watchdog: Watchdog::new(now, limits.clone(), self.ignores_ping),
+                limits,
+                state: Observation::Idle,
+                requested: None,
+                is_held: false,
+                is_killed: false,
+            });
+        }
+    }
+
+    /// A request is slow: the run is observed when it is overdue. A run that has sent something while requests are held is
+    /// observed at once.
+    pub(super) fn is_slow(&mut self, now: Instant, generation: u64) {
+        let Some(watch) = &mut self.watch else { return };
+        if watch.connection.run.generation() == generation {
+            let at = if watch.is_held { now } else { now + watch.limits.overdue() };
+            watch.requested = Some(watch.requested.map_or(at, |requested| requested.min(at)));
+            self.watch_tick(now);
+        }
+    }
+
+    pub(super) fn watch_tick(&mut self, now: Instant) {
+        if let Some(watch) = &mut self.watch
+            && watch.deadline().is_some_and(|deadline| deadline <= now)
+        {
+            watch.state = Observation::InProgress;
+            watch.requested = None;
+            self.actions.push(Action::Observe(watch.connection));
+        }
+    }
+
+    pub(super) fn observed(
+        &mut self,
+        now: Instant,
+        connection: Connection,
+        evidence: Option<Evidence>,
+    ) {
+        let Some(watch) = self.watch.as_mut().filter(|watch| watch.connection == connection) else {
+            return;
+        };
+        let Some(evidence) = evidence else {
+            self.watch = None;
+            return;
+        };
+        watch.state = Observation::Idle;
+        let before = watch.watchdog.verdict().clone();
+        let decided = watch.watchdog.observe(now, &evidence);
+        let verdict = watch.watchdog.verdict();
+        let has_changed = *verdict != before;
+        let holds = verdict.holds_requests();
+        if std::mem::replace(&mut watch.is_held, holds) != holds {
+            let change = if holds { Action::HoldRequests } else { Action::SendHeldRequests };
+            self.actions.push(change(connection));
+        }
+        for action in decided {
+            self.act_on(now, connection, action);
+        }
+        if has_changed {
+            self.actions.push(Action::Publish);
+        }
+        self.watch_tick(now);
+    }
+
+    fn act_on(&mut self, now: Instant, connection: Connection, action: WatchAction) {
+        let run = connection.run;
+        match action {
+            WatchAction::Probe(probe) => self.actions.push(Action::Probe(connection, probe)),
+            WatchAction::IgnoresPing => self.ignores_ping = true,
+            // A hang is recorded with the kill that follows. There is one connection to a local stdio server, and it is
+            // open.
+            WatchAction::Report(Verdict::Hung { .. }) | WatchAction::Reconnect => {}
+            WatchAction::Report(verdict) => {
+                let what = verdict.describe(now).to_string();
+                let event = LoggedEvent::Verdict { run, verdict: verdict.as_str(), what };
+                let detail = self.describe(&event);
+                self.actions.push(Action::Record { event, detail });
+            }
+            WatchAction::Kill(what) => {
+                if let Some(watch) = &mut self.watch {
+                    watch.is_killed = true;
+                }
+                self.feed(now, unit::Event::Hung { run, what });
+            }
+        }
+    }
+}
