@@ -122,6 +122,14 @@ impl Server {
         !stdio.is_full && self.link_writable(now, key)
     }
 
+    /// Whether a request is slow when it is sent, because it has waited. Requests of commands are never reported as slow
+    /// later.
+    pub(crate) fn is_slow(&self, call: &Call) -> bool {
+        let has_waited =
+            || self.streams.get(call.stream).is_some_and(|it| it.resumable().is_some());
+        has_waited() || self.sessions.get(call.session).is_some_and(|session| session.is_local)
+    }
+
     /// A request has no answer after a moment.
     pub(crate) fn watch_slow(&mut self, call: CallKey) {
         if let Some(Stage::AtStdio { link, .. }) = self.calls.get(call).map(|call| &call.stage) {
@@ -220,6 +228,19 @@ mod tests {
         assert_eq!(evidence(&mut test, 2).oldest, None);
         let third = test.request(session);
         test.commit(&third);
+        assert_eq!(watched(&mut test), 1);
+    }
+
+    #[test]
+    fn a_request_that_was_held_is_reported_when_it_is_sent() {
+        let mut test = TestServer::new();
+        let (session, link) = (test.session(1), test.link());
+        test.server.hold_requests(link);
+        let call = test.request(session);
+        test.commit(&call);
+        assert_eq!(watched(&mut test), 0);
+        test.server.send_held_requests(test.now, link);
+        test.lines();
         assert_eq!(watched(&mut test), 1);
     }
 

@@ -226,6 +226,9 @@ impl Server {
             stdio.pending.insert(id, Pending { line: number, sent, target, lost_at });
         }
         self.send_line(link, text);
+        if self.is_slow(call) {
+            self.watch(link);
+        }
         Ok(())
     }
 
