@@ -6,13 +6,17 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::backoff::backoff;
-use crate::text::duration;
+use crate::text::{duration, time_limit};
+use crate::watchdog::WatchLimits;
 
 /// The maximum of all durations: 10 years, far below the overflow of a clock.
 pub(crate) const LONGEST: Duration = Duration::from_secs(315_576_000);
 
 /// The longest stop timeout, because `daemon stop` waits for all servers.
 pub const LONGEST_STOP_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// The shortest limit for a run that does not answer: a healthy run may be slow for a moment.
+pub(crate) const SHORTEST_SILENCE: Duration = Duration::from_secs(1);
 
 /// The restart policy of one server. The default schedule: at once, then
 /// after 5, 10, 20, 40, 60, 60, 60, 60 and 60 seconds, then give up. In a valid spec no duration is
@@ -49,10 +53,25 @@ pub struct RestartPolicy {
     #[serde(with = "duration")]
     #[schemars(with = "String")]
     pub stop_timeout: Duration,
+    /// How long a run may read nothing and do nothing, although requests wait, before it is killed; `never`, or at least
+    /// 1 second in a valid spec.
+    #[serde(with = "time_limit")]
+    #[schemars(with = "String")]
+    pub hang_after: Option<Duration>,
+    /// How long a run may work without reading anything before it is killed; `never`, or at least 1 second in a valid spec.
+    #[serde(with = "time_limit")]
+    #[schemars(with = "String")]
+    pub busy_limit: Option<Duration>,
+    /// How long a run may wait inside a call without reading anything before it is killed; `never`, or at least 1 second
+    /// in a valid spec.
+    #[serde(with = "time_limit")]
+    #[schemars(with = "String")]
+    pub block_limit: Option<Duration>,
 }
 
 impl Default for RestartPolicy {
     fn default() -> Self {
+        let WatchLimits { hang_after, busy_limit, block_limit } = WatchLimits::default();
         Self {
             max: 10,
             initial: Duration::from_secs(5),
@@ -62,6 +81,9 @@ impl Default for RestartPolicy {
             on_stop: OnStop::Restart,
             start_timeout: Duration::from_secs(120),
             stop_timeout: Duration::from_secs(10),
+            hang_after,
+            busy_limit,
+            block_limit,
         }
     }
 }
@@ -82,14 +104,31 @@ impl RestartPolicy {
         }
     }
 
+    /// The time limits for a run that does not answer.
+    pub fn watch_limits(&self) -> WatchLimits {
+        let Self { hang_after, busy_limit, block_limit, .. } = *self;
+        WatchLimits { hang_after, busy_limit, block_limit }
+    }
+
     /// The durations with a limit of 10 years, each with the name of its field.
-    pub(crate) fn durations(&self) -> [(&'static str, Duration); 4] {
-        [
+    pub(crate) fn durations(&self) -> impl Iterator<Item = (&'static str, Duration)> {
+        let required = [
             ("initial", self.initial),
             ("cap", self.cap),
             ("stable_after", self.stable_after),
             ("start_timeout", self.start_timeout),
-        ]
+        ];
+        required.into_iter().chain(self.silence_limits())
+    }
+
+    /// The limits for a run that does not answer, each with the name of its field.
+    pub(crate) fn silence_limits(&self) -> impl Iterator<Item = (&'static str, Duration)> {
+        let limits = [
+            ("hang_after", self.hang_after),
+            ("busy_limit", self.busy_limit),
+            ("block_limit", self.block_limit),
+        ];
+        limits.into_iter().filter_map(|(field, limit)| Some((field, limit?)))
     }
 }
 

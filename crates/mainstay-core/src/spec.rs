@@ -23,7 +23,7 @@ pub use self::container::{
 pub use self::proxy::{ProxyProblem, ProxySettings};
 pub use self::remote::{HeaderError, HeaderName, HeaderValue, RemoteSpec, RemoteUrl, UrlError};
 use self::stored::Stored;
-use crate::policy::{LONGEST, LONGEST_STOP_TIMEOUT};
+use crate::policy::{LONGEST, LONGEST_STOP_TIMEOUT, SHORTEST_SILENCE};
 use crate::{RestartPolicy, ServerName};
 
 /// Engines refuse to start a container with less.
@@ -196,6 +196,9 @@ pub enum SpecError {
     /// A duration is absurdly long.
     #[error("`restart.{field}` of server `{name}` is longer than 10 years")]
     TooLong { name: ServerName, field: &'static str },
+    /// A healthy run may be slow for a moment.
+    #[error("`restart.{field}` of server `{name}` is too short: give at least 1s")]
+    TooShort { name: ServerName, field: &'static str },
     /// `daemon stop` would not wait for it.
     #[error("`restart.stop_timeout` of server `{0}` is too long: give at most 90s")]
     LongStop(ServerName),
@@ -306,8 +309,12 @@ impl ServerSpec {
 
     fn validate_policy(&self) -> Result<(), SpecError> {
         let too_long = |(field, duration)| (duration > LONGEST).then_some(field);
-        if let Some(field) = self.restart.durations().into_iter().find_map(too_long) {
+        if let Some(field) = self.restart.durations().find_map(too_long) {
             return Err(SpecError::TooLong { name: self.name.clone(), field });
+        }
+        let too_short = |(field, limit)| (limit < SHORTEST_SILENCE).then_some(field);
+        if let Some(field) = self.restart.silence_limits().find_map(too_short) {
+            return Err(SpecError::TooShort { name: self.name.clone(), field });
         }
         if self.restart.stop_timeout > LONGEST_STOP_TIMEOUT {
             return Err(SpecError::LongStop(self.name.clone()));

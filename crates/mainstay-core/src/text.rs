@@ -105,6 +105,40 @@ pub(crate) mod duration {
     }
 }
 
+/// Serde for time limits: "45s", or "never".
+pub(crate) mod time_limit {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    const NEVER: &str = "never";
+
+    #[expect(clippy::ref_option, reason = "serde passes a reference")]
+    pub(crate) fn serialize<S: Serializer>(
+        limit: &Option<Duration>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        match limit {
+            Some(limit) => super::duration::serialize(limit, to),
+            None => to.serialize_str(NEVER),
+        }
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        let text = String::deserialize(from)?;
+        if text == NEVER {
+            return Ok(None);
+        }
+        humantime::parse_duration(&text).map(Some).map_err(|error| {
+            D::Error::custom(format!(
+                "`{text}` is not a time limit ({error}): write it as `45s`, `2m` or `never`"
+            ))
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

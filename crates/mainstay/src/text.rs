@@ -7,13 +7,28 @@ use jiff::Timestamp;
 use mainstay_api::ServerInfo;
 use mainstay_core::human_duration;
 
+use crate::limits::Limit;
+
 pub(crate) use crate::table::{Cell, Fit, columns, facts, table};
 pub(crate) use crate::terminal_text::plain_line;
+
+/// The time limit that is never reached.
+pub(crate) const NEVER: &str = "never";
 
 /// Parses a duration with its unit.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text)
         .map_err(|_| "write a duration with its unit, as `45s` or `2m`".to_owned())
+}
+
+/// Parses a time limit: a duration, or `never`.
+pub(crate) fn time_limit(text: &str) -> Result<Limit<Duration>, String> {
+    if text == NEVER {
+        return Ok(None);
+    }
+    humantime::parse_duration(text)
+        .map(Some)
+        .map_err(|_| "write a duration with its unit, as `45s` or `2m`, or `never`".to_owned())
 }
 
 /// How long ago `at` was. Zero if it is in the future, because clocks may disagree.

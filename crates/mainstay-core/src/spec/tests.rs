@@ -170,8 +170,36 @@ fn every_duration_has_a_limit_and_a_start_takes_time() {
         with(&|policy| policy.stop_timeout = LONGEST_STOP_TIMEOUT + Duration::from_nanos(1)),
         Err("`restart.stop_timeout` of server `time` is too long: give at most 90s".to_owned())
     );
+    for limit in [None, Some(Duration::from_secs(1)), Some(longest)] {
+        assert_eq!(with(&|policy| policy.hang_after = limit), Ok(()));
+    }
+    assert_eq!(
+        with(&|policy| policy.block_limit = Some(Duration::from_millis(999))),
+        Err("`restart.block_limit` of server `time` is too short: give at least 1s".to_owned())
+    );
+    assert_eq!(
+        with(&|policy| policy.busy_limit = Some(longest * 2)),
+        Err("`restart.busy_limit` of server `time` is longer than 10 years".to_owned())
+    );
     assert_eq!(
         with(&|policy| policy.start_timeout = Duration::ZERO),
         Err("`restart.start_timeout` of server `time` must be above zero".to_owned())
     );
+}
+
+#[test]
+fn time_limits_can_be_lifted() {
+    let policy: RestartPolicy =
+        serde_json::from_str(r#"{"hang_after":"never","busy_limit":"2m"}"#).unwrap();
+    let minutes = |n: u64| Some(Duration::from_secs(60 * n));
+    assert_eq!(
+        (policy.hang_after, policy.busy_limit, policy.block_limit),
+        (None, minutes(2), minutes(15))
+    );
+    let text = serde_json::to_string(&policy).unwrap();
+    assert!(
+        text.contains(r#""hang_after":"never","busy_limit":"2m","block_limit":"15m""#),
+        "{text}"
+    );
+    assert_eq!(serde_json::from_str::<RestartPolicy>(&text).unwrap(), policy);
 }

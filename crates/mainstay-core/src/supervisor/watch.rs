@@ -3,7 +3,7 @@
 //! The [`Watchdog`] decides. One is there while the session with a local stdio server is open; what other servers read
 //! cannot be observed. One observation is in progress at a time.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{Action, Connection, Session, Supervisor};
 use crate::watchdog::{Evidence, Verdict, WatchAction, WatchLimits, Watchdog};
@@ -48,8 +48,8 @@ impl Supervisor {
     }
 
     /// A request without an answer for this long is overdue.
-    pub fn overdue_after(&self) -> std::time::Duration {
-        WatchLimits::default().overdue()
+    pub fn overdue_after(&self) -> Duration {
+        self.spec.restart.watch_limits().overdue()
     }
 
     pub(super) fn begin_watch(&mut self, now: Instant, connection: Connection) {
@@ -57,13 +57,14 @@ impl Supervisor {
         let is_stdio = process.transport == Transport::Stdio;
         let is_ready = matches!(self.session, Session::Open { is_closed: false, .. });
         if is_stdio && is_ready && self.engine == WorkloadKind::Process {
-            let limits = WatchLimits::default();
+            let limits = self.spec.restart.watch_limits();
             self.watch = Some(Watch {
                 connection,
                 watchdog: Watchdog::new(now, limits.clone(), self.ignores_ping),
-                limits,
                 state: Observation::Idle,
-                requested: None,
+                // Requests of an earlier daemon may wait.
+                requested: Some(now + limits.overdue()),
+                limits,
                 is_held: false,
                 is_killed: false,
             });

@@ -219,11 +219,28 @@ fn policy(policy: &RestartPolicy) -> String {
         ),
     };
     format!(
-        "{restarts}; stable once {from} for {}; {} to start, {} to stop{on_stop}",
+        "{restarts}; stable once {from} for {}; {} to start, {} to stop{on_stop}{}",
         human_duration(policy.stable_after),
         human_duration(policy.start_timeout),
         human_duration(policy.stop_timeout),
+        silence_limits(policy),
     )
+}
+
+/// The limits for a run that does not answer, if they are not the default ones.
+fn silence_limits(policy: &RestartPolicy) -> String {
+    let usual = RestartPolicy::default();
+    let limits = [
+        ("hung", policy.hang_after, usual.hang_after),
+        ("busy", policy.busy_limit, usual.busy_limit),
+        ("blocked", policy.block_limit, usual.block_limit),
+    ];
+    let changed = limits.into_iter().filter(|(_, limit, usual)| limit != usual);
+    let text = changed.map(|(verdict, limit, _)| match limit {
+        Some(limit) => format!("; killed when {verdict} for {}", human_duration(limit)),
+        None => format!("; never killed when {verdict}"),
+    });
+    text.collect()
 }
 
 #[cfg(test)]

@@ -121,6 +121,12 @@ struct Restart {
     start_timeout: Duration,
     #[serde(with = "duration")]
     stop_timeout: Duration,
+    #[serde(with = "time_limit")]
+    hang_after: Option<Duration>,
+    #[serde(with = "time_limit")]
+    busy_limit: Option<Duration>,
+    #[serde(with = "time_limit")]
+    block_limit: Option<Duration>,
 }
 
 fn client_ids<'de, D: Deserializer<'de>>(from: D) -> Result<Option<BTreeSet<String>>, D::Error> {
@@ -154,6 +160,34 @@ mod duration {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
         text::duration(&String::deserialize(from)?).map_err(D::Error::custom)
+    }
+}
+
+/// A duration such as "45s", or "never".
+mod time_limit {
+    use std::time::Duration;
+
+    use serde::de::{Deserialize as _, Deserializer, Error as _};
+    use serde::ser::Serializer;
+
+    use crate::limits::Limit;
+    use crate::text;
+
+    #[expect(clippy::ref_option, reason = "serde passes a reference")]
+    pub(super) fn serialize<S: Serializer>(
+        limit: &Limit<Duration>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        match limit {
+            Some(limit) => super::duration::serialize(limit, to),
+            None => to.serialize_str(text::NEVER),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Limit<Duration>, D::Error> {
+        text::time_limit(&String::deserialize(from)?).map_err(D::Error::custom)
     }
 }
 

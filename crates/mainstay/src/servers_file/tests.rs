@@ -47,6 +47,9 @@ fn specs() -> Vec<ServerSpec> {
             on_stop: OnStop::Respect,
             start_timeout: Duration::from_secs(1),
             stop_timeout: Duration::from_secs(80),
+            hang_after: None,
+            busy_limit: Some(Duration::from_secs(600)),
+            block_limit: None,
         },
         workload: Workload::Process(ProcessSpec {
             command: vec!["serve".to_owned()],
@@ -168,6 +171,9 @@ fn an_export_is_reviewable_and_holds_no_secret() {
     restart.on-stop = "respect"
     restart.start-timeout = "1s"
     restart.stop-timeout = "1m 20s"
+    restart.hang-after = "never"
+    restart.busy-limit = "10m"
+    restart.block-limit = "never"
     "#);
     assert_eq!(write(&[]), "version = 1\n");
 }

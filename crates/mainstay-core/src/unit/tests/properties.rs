@@ -146,6 +146,7 @@ fn policy() -> impl Strategy<Value = RestartPolicy> {
                 on_stop,
                 start_timeout,
                 stop_timeout,
+                ..RestartPolicy::default()
             }
         })
 }

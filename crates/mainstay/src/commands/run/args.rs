@@ -13,7 +13,7 @@ use serde::de::{DeserializeOwned, IntoDeserializer};
 use super::container;
 use crate::clients;
 use crate::limits::{self, Limit};
-use crate::text::duration;
+use crate::text::{duration, time_limit};
 use crate::transport::TransportName;
 
 /// Run an MCP server and keep it running
@@ -214,6 +214,15 @@ pub(super) struct RestartArgs {
     /// How long it may take to stop before it is killed, at most 90s [default: 10s]
     #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = duration)]
     pub(super) stop_timeout: Option<Duration>,
+    /// Kill it when it has read nothing and done nothing for this long while requests wait, or `never` [default: 60s]
+    #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = time_limit)]
+    pub(super) hang_after: Option<Limit<Duration>>,
+    /// Kill it when it has worked without reading anything for this long, or `never` [default: never]
+    #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = time_limit)]
+    pub(super) busy_limit: Option<Limit<Duration>>,
+    /// Kill it when it has been inside a call for this long and read nothing else, or `never` [default: 15m]
+    #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = time_limit)]
+    pub(super) block_limit: Option<Limit<Duration>>,
 }
 
 /// Parses a setting by its name in files. Names may have a help text.

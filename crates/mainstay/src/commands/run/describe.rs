@@ -285,6 +285,9 @@ fn policy_from(args: &RestartArgs, old: Option<&RestartPolicy>) -> RestartPolicy
         on_stop: args.on_stop.unwrap_or(old.on_stop),
         start_timeout: args.start_timeout.unwrap_or(old.start_timeout),
         stop_timeout: args.stop_timeout.unwrap_or(old.stop_timeout),
+        hang_after: args.hang_after.unwrap_or(old.hang_after),
+        busy_limit: args.busy_limit.unwrap_or(old.busy_limit),
+        block_limit: args.block_limit.unwrap_or(old.block_limit),
     }
 }
 

@@ -67,7 +67,8 @@ fn every_option_is_stored() {
     let spec = spec(
         "web --transport streamable-http --target-port 8080 --path /x --cwd sub -e A=flag \
          -e TOKEN --restart-max 3 --restart-initial 1s --restart-cap 2m --stable-after 0s \
-         --stable-from start --on-stop respect --start-timeout 4s --stop-timeout 5s -- serve",
+         --stable-from start --on-stop respect --start-timeout 4s --stop-timeout 5s --hang-after never \
+         --busy-limit 10m --block-limit 1h -- serve",
     )
     .unwrap();
     let process = process(&spec);
@@ -86,6 +87,9 @@ fn every_option_is_stored() {
         on_stop: OnStop::Respect,
         start_timeout: secs(4),
         stop_timeout: secs(5),
+        hang_after: None,
+        busy_limit: Some(secs(600)),
+        block_limit: Some(secs(3600)),
     };
     assert_eq!(spec.restart, expected);
 }
@@ -95,7 +99,7 @@ fn a_replacement_keeps_other_settings() {
     let olds = [
         "a -e TOKEN --cwd sub --restart-max 3 --stable-from start --on-stop respect --hold 1s --isolate \
          --replay x --port 9000 --quiet-restart --client zed --refresh never -- serve --fast",
-        "a --transport streamable-http --target-port 80 --path /x --start-timeout 9s -- serve",
+        "a --transport streamable-http --target-port 80 --path /x --start-timeout 9s --hang-after never -- serve",
         "a --image web:1 --engine podman -v data:/data --network host --user 1 --memory 2g --pids-limit none \
          --cap-add CHOWN --allow-new-privileges --read-only --no-init -e TOKEN -- --fast",
         "a --url https://h/mcp --header X=1 --header-env Authorization=TOKEN",
