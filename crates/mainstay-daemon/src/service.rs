@@ -355,7 +355,7 @@ impl Service {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at: self.started_at,
             servers: servers.len(),
-            running: servers.iter().filter(|info| info.status == Status::Running).count(),
+            running: servers.iter().filter(|info| info.status.is_up()).count(),
             listen: self.listen.borrow().addr().map(|addr| addr.to_string()),
             listen_problem: self.listen.borrow().problem(),
             more_addresses: self.more.iter().map(address_info).collect(),
@@ -380,7 +380,13 @@ fn address_info((addr, state): &(SocketAddr, watch::Receiver<ListenerState>)) ->
 /// Whether a server is ready or has failed; with `any_end`, also whether any run of it has ended since then.
 fn has_settled(shown: &Snapshot, any_end: bool, since: Option<Timestamp>) -> bool {
     match shown.info().status {
-        Status::Running | Status::Unhealthy => shown.session.is_some(),
+        Status::Running
+        | Status::Busy
+        | Status::Blocked
+        | Status::Hung
+        | Status::Suspended
+        | Status::Unresponsive
+        | Status::Unhealthy => shown.session.is_some(),
         Status::Stopped | Status::Error => true,
         Status::Starting
         | Status::Restarting

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use mainstay_api::{ContainerInfo, LastExit, McpInfo, ServerInfo, StatusReport, TargetOwner};
 use mainstay_core::supervisor::{RemoteOutage, RunDetails};
+use mainstay_core::watchdog::Verdict;
 use mainstay_core::{
     Cause, ContainerSpec, RefreshMode, ServerSpec, Status, Transport, Unit, Wanted, Workload,
 };
@@ -26,6 +27,8 @@ pub(crate) struct Snapshot {
     /// What the present run consists of.
     pub(crate) details: RunDetails,
     pub(crate) remote_outage: Option<RemoteOutage>,
+    /// What the evidence about a run proves that does not answer.
+    pub(crate) verdict: Option<Verdict>,
     pub(crate) session: Option<Session>,
     /// The end of what the last run that ended wrote to standard error.
     pub(crate) last_stderr: Option<Arc<[u8]>>,
@@ -55,11 +58,18 @@ impl Snapshot {
         let now = clock::now();
         let view = self.unit.view(now);
         let outage = self.remote_outage.as_ref().filter(|_| view.status == Status::Waiting);
+        let (status, reason) = match (outage, &self.verdict) {
+            (Some(outage), _) => (view.status, outage.reason(now)),
+            (None, Some(verdict)) if view.status == Status::Running => {
+                (verdict.status(), verdict.describe(now).to_string())
+            }
+            (None, _) => (view.status, view.reason),
+        };
         let (spec, times) = (&self.spec, &self.times);
         ServerInfo {
             name: spec.name.clone(),
-            status: view.status,
-            reason: outage.map_or(view.reason, |outage| outage.reason(now)),
+            status,
+            reason,
             engine: spec.workload.engine().to_owned(),
             transport: spec.workload.transport().to_owned(),
             url: None,

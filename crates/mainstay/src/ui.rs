@@ -207,9 +207,17 @@ pub(crate) mod paint {
         use mainstay_core::Status as S;
         match status {
             S::Running => good,
-            S::Starting | S::Restarting | S::Unhealthy | S::Waiting | S::Stopping | S::Removing => {
-                warning
-            }
+            S::Starting
+            | S::Restarting
+            | S::Busy
+            | S::Blocked
+            | S::Hung
+            | S::Suspended
+            | S::Unresponsive
+            | S::Unhealthy
+            | S::Waiting
+            | S::Stopping
+            | S::Removing => warning,
             S::Stopped => faint,
             S::Error => bad,
         }

@@ -246,8 +246,7 @@ impl Supervisor {
     /// Whether requests can be served, or when.
     pub fn availability(&self, now: Instant) -> Availability {
         let view = self.unit.view(now);
-        let is_up = matches!(view.status, Status::Running | Status::Unhealthy);
-        if is_up && self.session.is_open() && self.exited.is_none() {
+        if view.status.is_up() && self.session.is_open() && self.exited.is_none() {
             return Availability::Up;
         }
         let outage = self.reachability.outage.as_ref();
@@ -262,6 +261,11 @@ impl Supervisor {
             Status::Starting
             | Status::Restarting
             | Status::Running
+            | Status::Busy
+            | Status::Blocked
+            | Status::Hung
+            | Status::Suspended
+            | Status::Unresponsive
             | Status::Unhealthy
             | Status::Waiting => {
                 let due = outage.map(|outage| outage.next).or(view.next_restart);

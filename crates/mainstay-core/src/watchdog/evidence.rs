@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::human_duration;
+use crate::{Status, human_duration};
 
 /// The time limits for a run that does not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -141,6 +141,18 @@ impl Verdict {
             Self::Hung { .. } => "hung",
             Self::Suspended { .. } => "suspended",
             Self::Unresponsive { .. } => "unresponsive",
+        }
+    }
+
+    /// The status of a run that is up.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Responsive | Self::Overdue { .. } => Status::Running,
+            Self::Busy { .. } => Status::Busy,
+            Self::Blocked { .. } => Status::Blocked,
+            Self::Hung { .. } => Status::Hung,
+            Self::Suspended { .. } => Status::Suspended,
+            Self::Unresponsive { .. } => Status::Unresponsive,
         }
     }
 

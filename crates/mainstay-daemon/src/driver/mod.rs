@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use mainstay_core::supervisor::{Action, Connection, Event, InheritedRun};
+use mainstay_core::watchdog::Verdict;
 use mainstay_core::{FoundState, News, RunId, RunKey, ServerName, Supervisor, Wanted};
 use mainstay_hold::limits::REMOVE_ENTRIES;
 use mainstay_proxy::{AttachedRun, Servers};
@@ -170,6 +171,7 @@ impl Driver {
             times: times.clone(),
             details: supervisor.details().clone(),
             remote_outage: None,
+            verdict: None,
             session: None,
             last_stderr: None,
         });
@@ -380,6 +382,7 @@ impl Driver {
             shown.times.clone_from(&self.times);
             shown.details.clone_from(supervisor.details());
             shown.remote_outage = supervisor.remote_outage().cloned();
+            shown.verdict = supervisor.verdict().filter(|it| **it != Verdict::Responsive).cloned();
             shown.session = self.session.as_ref().map(|(_, session)| session.clone());
             shown.last_stderr.clone_from(&self.last_stderr);
         });

@@ -302,10 +302,15 @@ impl EntryReconciler {
 
 fn serving(shown: &Snapshot) -> Serving {
     match shown.unit.view(clock::now()).status {
-        Status::Running | Status::Unhealthy if shown.session.is_some() => Serving::Ready,
+        status if status.is_up() && shown.session.is_some() => Serving::Ready,
         Status::Starting
         | Status::Restarting
         | Status::Running
+        | Status::Busy
+        | Status::Blocked
+        | Status::Hung
+        | Status::Suspended
+        | Status::Unresponsive
         | Status::Unhealthy
         | Status::Waiting => Serving::Down,
         Status::Stopping if shown.unit.wanted() == Wanted::On => Serving::Down,

@@ -55,8 +55,7 @@ fn page(servers: &[ServerInfo], all: bool, now: Timestamp, width: Option<usize>)
 }
 
 fn row(server: &ServerInfo, now: Timestamp) -> Vec<Cell> {
-    let is_up = matches!(server.status, Status::Running | Status::Unhealthy);
-    let uptime = server.started_at.filter(|_| is_up);
+    let uptime = server.started_at.filter(|_| server.status.is_up());
     vec![
         Cell::painted(server.name.as_str(), paint::strong),
         Cell::painted(status(server, now), paint::status(server.status)),

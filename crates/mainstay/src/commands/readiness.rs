@@ -109,7 +109,13 @@ pub(super) fn interrupted(name: &ServerName, ctx: &mut Context) -> CliError {
 pub(super) fn verdict(server: &ServerInfo, settled: bool) -> Result<String, String> {
     let ServerInfo { name, status, reason, .. } = server;
     match status {
-        Status::Running | Status::Unhealthy => {
+        Status::Running
+        | Status::Busy
+        | Status::Blocked
+        | Status::Hung
+        | Status::Suspended
+        | Status::Unresponsive
+        | Status::Unhealthy => {
             let container = server.container_id.as_deref().map(short_id);
             let place = match (container, server.pid) {
                 (Some(id), _) => format!(" (container {id})"),

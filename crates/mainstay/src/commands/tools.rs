@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mainstay_api::{Request, StatusReport};
-use mainstay_core::{ServerName, Status};
+use mainstay_core::ServerName;
 use serde_json::Value;
 
 use crate::context::Context;
@@ -48,7 +48,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     }
     let server: StatusReport =
         ctx.ask("asking the daemon", &Request::Status { name: args.name.clone() }).await?;
-    if !matches!(server.server.status, Status::Running | Status::Unhealthy) {
+    if !server.server.status.is_up() {
         ctx.ui.message(format!(
             "{} is {}: this is the list of its last run",
             args.name, server.server.status

@@ -177,10 +177,26 @@ fn next(server: &ServerInfo, when: &When) -> String {
         (Status::Starting, _) | (Status::Restarting, None) => {
             "It is starting; it is ready when it has answered `initialize`.".to_owned()
         }
+        (Status::Running, _) if is_overdue(server) => {
+            "It reads other requests; the call is waited for. If it reads nothing and does nothing, it is killed (`--hang-after`).".to_owned()
+        }
         (Status::Running, _) if server.restart_max > 0 => {
             "It is watched, and restarted when it ends.".to_owned()
         }
         (Status::Running, _) => "It is watched, but not restarted when it ends.".to_owned(),
+        (Status::Busy, _) => {
+            "New requests wait until it reads again. It is killed only by `--busy-limit`.".to_owned()
+        }
+        (Status::Blocked, _) => {
+            "New requests wait until this call ends. It is killed only by `--block-limit`.".to_owned()
+        }
+        (Status::Hung, _) => "It is killed and restarted.".to_owned(),
+        (Status::Suspended, _) => {
+            "Requests wait until its process continues. It is never killed for this.".to_owned()
+        }
+        (Status::Unresponsive, _) => {
+            "Requests wait until it answers. It is not killed, because what it does cannot be seen.".to_owned()
+        }
         (Status::Unhealthy, _) => "If it does not answer, it is killed and restarted.".to_owned(),
         (Status::Waiting, _) => {
             "It continues when what it waits for is back; this does not count toward the restart limit.".to_owned()
@@ -192,6 +208,11 @@ fn next(server: &ServerInfo, when: &When) -> String {
         }
         (Status::Stopped | Status::Error, _) => "Nothing, until you start it.".to_owned(),
     }
+}
+
+/// Whether a server that is running has not answered a call for long.
+pub(super) fn is_overdue(server: &ServerInfo) -> bool {
+    server.status == Status::Running && server.reason.contains(" overdue: ")
 }
 
 /// Whether a server that failed was running, unlike one that cannot start at all.

@@ -329,7 +329,15 @@ pub(super) fn server_check(server: &ServerInfo) -> Check {
     let ServerInfo { name, status, .. } = server;
     let level = match status {
         Status::Running | Status::Stopped | Status::Stopping | Status::Removing => Level::Ok,
-        Status::Starting | Status::Restarting | Status::Unhealthy | Status::Waiting => Level::Warn,
+        Status::Starting
+        | Status::Restarting
+        | Status::Busy
+        | Status::Blocked
+        | Status::Hung
+        | Status::Suspended
+        | Status::Unresponsive
+        | Status::Unhealthy
+        | Status::Waiting => Level::Warn,
         Status::Error => Level::Fail,
     };
     let detail = match reason(server) {

@@ -8,6 +8,8 @@ mod variable;
 use mainstay_api::{LastExit, ServerInfo, WhyReport};
 use mainstay_core::Status;
 
+use super::is_overdue;
+
 /// The engine of remote servers, which have no log here.
 const REMOTE: &str = "remote";
 
@@ -29,7 +31,32 @@ fn on_status(report: &WhyReport) -> Vec<String> {
     match server.status {
         Status::Stopping | Status::Removing => Vec::new(),
         Status::Stopped => vec![format!("`mainstay start {name}` starts it")],
+        Status::Running if is_overdue(server) => vec![
+            "its log may show what it does; the client can cancel the call".to_owned(),
+            format!("`mainstay restart {name}` ends the call and restarts it"),
+        ],
         Status::Running => ended.into_iter().collect(),
+        Status::Busy => vec![
+            format!(
+                "wait, or `mainstay restart {name}`: calls that it has not read go to the next run"
+            ),
+            format!("`mainstay run {name} --replace --busy-limit TIME` kills it after that time"),
+        ],
+        Status::Blocked => vec![
+            "let the client cancel the call, or end what it waits for, such as a login".to_owned(),
+            format!("`mainstay restart {name}`: calls that it has not read go to the next run"),
+            format!("`mainstay run {name} --replace --block-limit TIME` kills it after that time"),
+        ],
+        Status::Suspended => {
+            let resume = server.pid.map_or_else(
+                || "let its process continue (SIGCONT)".to_owned(),
+                |pid| format!("`kill -CONT {pid}` lets its process continue"),
+            );
+            vec![resume, format!("`mainstay restart {name}` kills it and restarts it")]
+        }
+        Status::Hung | Status::Unresponsive => {
+            vec![format!("its log may show why; `mainstay restart {name}` restarts it now")]
+        }
         // Its last exit is not what it waits for.
         Status::Waiting if container::is_contained(server) => vec![container::on_wait(server)],
         Status::Starting
