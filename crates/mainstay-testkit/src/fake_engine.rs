@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use mainstay_core::watchdog::Processes;
 use mainstay_core::{Cause, Exit, ServerName, ServerSpec, Workload};
 use mainstay_engine::{
-    Endpoint, Engine, EngineError, Found, FoundState, LogLine, LogRange, News, RunKey, StartError,
-    Started, Stdio,
+    Endpoint, Engine, EngineError, Found, FoundState, LogLine, LogRange, News, Observation, RunKey,
+    StartError, Started, Stdio,
 };
 use serde_json::{Value, json};
 use tokio::sync::{broadcast, mpsc, watch};
@@ -57,6 +58,7 @@ struct State {
     starts: Vec<(RunKey, Instant)>,
     stops: Vec<RunKey>,
     kills: Vec<RunKey>,
+    stacks: Vec<RunKey>,
     manner: Manner,
     cannot_start: Option<String>,
     obeys: bool,
@@ -80,9 +82,20 @@ enum Lack {
 struct Run {
     /// Kept so that the server's end of the pipes is open as long as it lives.
     link: Option<mpsc::Sender<Bytes>>,
+    /// How many lines it has read.
+    read: u64,
+    /// Whether it no longer reads, and whether it is stopped by a signal.
+    hangs: bool,
+    is_suspended: bool,
 }
 
 impl State {
+    /// Whether a run reads one more line.
+    fn reads_line(&mut self, key: &RunKey) -> bool {
+        let run = self.alive.get_mut(key).filter(|run| !run.hangs && !run.is_suspended);
+        run.map(|run| run.read += 1).is_some()
+    }
+
     /// Why nothing can be started now.
     fn refusal(&self) -> Option<StartError> {
         let away = self.away.clone().map(|why| StartError::Away { why });
@@ -98,6 +111,7 @@ impl Default for FakeEngine {
             starts: Vec::new(),
             stops: Vec::new(),
             kills: Vec::new(),
+            stacks: Vec::new(),
             manner: Manner::Answers,
             cannot_start: None,
             obeys: true,
@@ -267,6 +281,25 @@ impl FakeEngine {
         self.state().kills.clone()
     }
 
+    /// A run no longer reads what is sent to it.
+    pub fn hang(&self, key: &RunKey) {
+        if let Some(run) = self.state().alive.get_mut(key) {
+            run.hangs = true;
+        }
+    }
+
+    /// The process of a run is stopped by a signal, or continues. What it is sent while it is stopped is lost.
+    pub fn suspend(&self, key: &RunKey, is_suspended: bool) {
+        if let Some(run) = self.state().alive.get_mut(key) {
+            run.is_suspended = is_suspended;
+        }
+    }
+
+    /// The runs whose stacks were logged.
+    pub fn stacks(&self) -> Vec<RunKey> {
+        self.state().stacks.clone()
+    }
+
     /// The runs that live.
     pub fn alive(&self) -> Vec<RunKey> {
         self.state().alive.keys().cloned().collect()
@@ -405,10 +438,14 @@ impl Engine for FakeEngine {
             state.alive.get_mut(key).ok_or_else(gone)?.link = Some(answers.clone());
             manner
         };
+        let (state, run) = (Arc::clone(&self.state), key.clone());
         let weak = answers.downgrade();
         drop(answers);
         tokio::spawn(async move {
             while let Some(request) = requests.recv().await {
+                if !mainstay_core::lock(&state).reads_line(&run) {
+                    continue;
+                }
                 let answer = answer(&request, manner);
                 if let (Some(answer), Some(link)) = (answer, weak.upgrade()) {
                     link.send(answer).await.ok();
@@ -428,6 +465,19 @@ impl Engine for FakeEngine {
 
     async fn endpoint(&self, _key: &RunKey, port: u16) -> Result<Endpoint, EngineError> {
         Ok(vec![SocketAddr::from(([127, 0, 0, 1], port))].into())
+    }
+
+    async fn observe(&self, key: &RunKey) -> Result<Observation, EngineError> {
+        let state = self.state();
+        let run = state.alive.get(key).ok_or_else(|| EngineError::NoSuchRun(key.clone()))?;
+        let (switches, is_active, is_suspended) = (run.read, false, run.is_suspended);
+        let processes = Some(Processes { switches, is_active, is_suspended });
+        Ok(Observation { input: Some((run.read, 1)), processes })
+    }
+
+    async fn log_stacks(&self, key: &RunKey) -> Result<(), EngineError> {
+        self.state().stacks.push(key.clone());
+        Ok(())
     }
 
     async fn stderr_tail(&self, _key: &RunKey) -> Result<Vec<u8>, EngineError> {

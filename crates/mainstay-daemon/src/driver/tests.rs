@@ -1,6 +1,7 @@
 //! A driver on a fake engine, with time in the test's hands.
 
 mod containers;
+mod silent;
 
 use std::time::Duration;
 

@@ -27,6 +27,7 @@ mod real_servers;
 mod restart_grace;
 mod restarts;
 mod service;
+mod silence;
 mod supervise;
 mod target_port;
 mod update;
