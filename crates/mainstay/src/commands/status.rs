@@ -403,4 +403,18 @@ mod tests {
         let both = format!("{entries}; removed and added again at every restart");
         check(&report, Some(&both));
     }
+
+    #[test]
+    fn limits_for_a_silent_server_are_shown_if_they_were_changed() {
+        assert_eq!(silence_limits(&RestartPolicy::default()), "");
+        let changed = RestartPolicy {
+            hang_after: None,
+            busy_limit: Some(std::time::Duration::from_secs(600)),
+            ..RestartPolicy::default()
+        };
+        assert_eq!(
+            silence_limits(&changed),
+            "; never killed when hung; killed when busy for 10 min"
+        );
+    }
 }

@@ -305,6 +305,21 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_silent_server_has_advice_for_its_status() {
+        let first = |status, pid, reason: &str| {
+            let mut report = report(status, Some(exit("exited", Some(1), None)));
+            (report.server.pid, report.server.reason) = (pid, reason.to_owned());
+            advice(&report).remove(0)
+        };
+        let suspended = first(Status::Suspended, Some(7), "");
+        assert_eq!(suspended, "`kill -CONT 7` lets its process continue");
+        assert!(first(Status::Blocked, None, "").starts_with("let the client cancel the call"));
+        assert!(first(Status::Busy, None, "").contains("`mainstay restart time`"));
+        let overdue = first(Status::Running, None, "1 call overdue: no answer to x for 40 s");
+        assert!(overdue.starts_with("its log may show what it does"), "{overdue}");
+    }
+
+    #[test]
     fn a_stopped_server_needs_only_a_start_and_a_healthy_one_nothing() {
         let stopped = advice(&report(Status::Stopped, Some(exit("asked", None, None))));
         assert_eq!(stopped, ["`mainstay start time` starts it"]);
