@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::messages::{ABSENT, LOST_REPEATEDLY, RequestInfo, STOPPED, UNKNOWN_EFFECT, refused};
 use super::output::{EventReader, Memory};
@@ -173,6 +173,7 @@ impl Exchange {
     /// Sends the request until there is a stream, an answer, or nothing more to expect.
     async fn send(&mut self) {
         loop {
+            self.turn().await;
             if self.request.is_cancelled() {
                 return;
             }
@@ -202,6 +203,17 @@ impl Exchange {
             tokio::select! {
                 () = self.shared.pause() => {}
                 () = self.request.cancelled() => {}
+            }
+        }
+    }
+
+    /// Waits until the messages before it are sent, or the client cancels it.
+    async fn turn(&self) {
+        if let Some(position) = &self.position {
+            tokio::select! {
+                () = position.turn() => {}
+                () = self.request.cancelled() => {}
+                () = sleep_until(self.shared.deadline(self.received)) => {}
             }
         }
     }
