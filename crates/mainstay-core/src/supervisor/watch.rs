@@ -6,25 +6,16 @@
 use std::time::{Duration, Instant};
 
 use super::{Action, Connection, Session, Supervisor};
-use crate::watchdog::{Evidence, Verdict, WatchAction, WatchLimits, Watchdog};
+use crate::watchdog::{Evidence, Verdict, WatchAction, Watchdog};
 use crate::{LoggedEvent, Transport, Workload, WorkloadKind, unit};
 
 #[derive(Debug)]
 pub(super) struct Watch {
     connection: Connection,
     watchdog: Watchdog,
-    limits: WatchLimits,
-    state: Observation,
+    is_observing: bool,
     /// When an observation is due that the watchdog does not know about.
     requested: Option<Instant>,
-    is_held: bool,
-    is_killed: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Observation {
-    Idle,
-    InProgress,
 }
 
 impl Watch {
@@ -32,12 +23,12 @@ impl Watch {
     pub(super) fn deadline(&self) -> Option<Instant> {
         let next = self.watchdog.deadline();
         let next = self.requested.map_or(next, |requested| requested.min(next));
-        (self.state == Observation::Idle).then_some(next)
+        (!self.is_observing).then_some(next)
     }
 
     /// Whether the evidence about the run was a reason to kill it.
     pub(super) fn is_killed(&self) -> bool {
-        self.is_killed
+        self.watchdog.is_killed()
     }
 }
 
@@ -60,13 +51,10 @@ impl Supervisor {
             let limits = self.spec.restart.watch_limits();
             self.watch = Some(Watch {
                 connection,
-                watchdog: Watchdog::new(now, limits.clone(), self.ignores_ping),
-                state: Observation::Idle,
+                is_observing: false,
                 // Requests of an earlier daemon may wait.
                 requested: Some(now + limits.overdue()),
-                limits,
-                is_held: false,
-                is_killed: false,
+                watchdog: Watchdog::new(now, limits, self.ignores_ping),
             });
         }
     }
@@ -74,9 +62,11 @@ impl Supervisor {
     /// A request is slow: the run is observed when it is overdue. A run that has sent something while requests are held is
     /// observed at once.
     pub(super) fn is_slow(&mut self, now: Instant, generation: u64) {
+        let overdue = self.overdue_after();
         let Some(watch) = &mut self.watch else { return };
         if watch.connection.run.generation() == generation {
-            let at = if watch.is_held { now } else { now + watch.limits.overdue() };
+            let is_held = watch.watchdog.verdict().holds_requests();
+            let at = if is_held { now } else { now + overdue };
             watch.requested = Some(watch.requested.map_or(at, |requested| requested.min(at)));
             self.watch_tick(now);
         }
@@ -86,7 +76,7 @@ impl Supervisor {
         if let Some(watch) = &mut self.watch
             && watch.deadline().is_some_and(|deadline| deadline <= now)
         {
-            watch.state = Observation::InProgress;
+            watch.is_observing = true;
             watch.requested = None;
             self.actions.push(Action::Observe(watch.connection));
         }
@@ -105,13 +95,13 @@ impl Supervisor {
             self.watch = None;
             return;
         };
-        watch.state = Observation::Idle;
+        watch.is_observing = false;
         let before = watch.watchdog.verdict().clone();
         let decided = watch.watchdog.observe(now, &evidence);
         let verdict = watch.watchdog.verdict();
         let has_changed = *verdict != before;
         let holds = verdict.holds_requests();
-        if std::mem::replace(&mut watch.is_held, holds) != holds {
+        if before.holds_requests() != holds {
             let change = if holds { Action::HoldRequests } else { Action::SendHeldRequests };
             self.actions.push(change(connection));
         }
@@ -129,21 +119,15 @@ impl Supervisor {
         match action {
             WatchAction::Probe(probe) => self.actions.push(Action::Probe(connection, probe)),
             WatchAction::IgnoresPing => self.ignores_ping = true,
-            // A hang is recorded with the kill that follows. There is one connection to a local stdio server, and it is
-            // open.
-            WatchAction::Report(Verdict::Hung { .. }) | WatchAction::Reconnect => {}
+            // A hang is recorded with the kill that follows.
+            WatchAction::Report(Verdict::Hung { .. }) => {}
             WatchAction::Report(verdict) => {
                 let what = verdict.describe(now).to_string();
                 let event = LoggedEvent::Verdict { run, verdict: verdict.as_str(), what };
                 let detail = self.describe(&event);
                 self.actions.push(Action::Record { event, detail });
             }
-            WatchAction::Kill(what) => {
-                if let Some(watch) = &mut self.watch {
-                    watch.is_killed = true;
-                }
-                self.feed(now, unit::Event::Hung { run, what });
-            }
+            WatchAction::Kill(what) => self.feed(now, unit::Event::Hung { run, what }),
         }
     }
 }

@@ -89,8 +89,6 @@ pub enum WatchAction {
     Report(Verdict),
     /// Remember that this server does not answer pings.
     IgnoresPing,
-    /// Close the connections to the run and open others.
-    Reconnect,
     /// Kill the run for this reason.
     Kill(String),
 }
@@ -121,6 +119,11 @@ impl Watchdog {
         &self.verdict
     }
 
+    /// Whether it has decided to kill the run.
+    pub fn is_killed(&self) -> bool {
+        self.is_killed
+    }
+
     /// Takes evidence, and decides.
     pub fn observe(&mut self, now: Instant, evidence: &Evidence) -> Vec<WatchAction> {
         let mut actions = Vec::new();
@@ -129,9 +132,6 @@ impl Watchdog {
         let verdict = self.classify(now, evidence);
         self.probe(now, evidence, &mut actions);
         if std::mem::discriminant(&verdict) != std::mem::discriminant(&self.verdict) {
-            if let Verdict::Unresponsive { .. } = verdict {
-                actions.push(WatchAction::Reconnect);
-            }
             actions.push(WatchAction::Report(verdict.clone()));
         }
         self.verdict = verdict;
