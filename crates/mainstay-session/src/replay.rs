@@ -34,7 +34,7 @@ const END_CAUSE_TIMEOUT: Duration = Duration::from_millis(60);
 /// How long a run that has a request may take to be reachable again, however short the hold is.
 const RUN_BACK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often in a row a server may forget its session before a request to it is no longer retried.
+/// How often in a row a server may forget its session before a request to it fails.
 const MAX_SESSION_LOSSES: u8 = 3;
 
 /// One request on its way.

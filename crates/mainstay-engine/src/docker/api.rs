@@ -82,7 +82,7 @@ impl From<Error> for Failure {
                 Self::NoAnswer(NoAnswer::Other("no answer in time".to_owned()))
             }
             Error::SocketNotFoundError(_) => {
-                Self::NoAnswer(NoAnswer::Other("there is no such socket".to_owned()))
+                Self::NoAnswer(NoAnswer::Other("its socket does not exist".to_owned()))
             }
             other => Self::NoAnswer(NoAnswer::from_causes(&other)),
         }

@@ -191,7 +191,7 @@ pub(super) fn lists<T: Field, D>(held: &[(T, D)]) -> Vec<&[(T, D)]> {
             listed.put(&mut bytes);
             bytes.len() <= MAX_BYTES
         });
-        // One address alone always fits: its path is no longer than the kernel takes.
+        // One address alone always fits: the kernel limits its path to less than that.
         let (list, more) = rest.split_at(fitting.count().max(1));
         lists.push(list);
         rest = more;

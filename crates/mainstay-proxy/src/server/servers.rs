@@ -148,7 +148,7 @@ impl Servers {
 
     /// Recovers a stream that an earlier daemon had with a session of this server: after the session was
     /// [restored](ServerHandle::restore), and before any run is attached. If `is_relayed`, daemons before this one may
-    /// still finish the request. False if there is no such session.
+    /// still finish the request. False if the session is unknown.
     pub fn recover(&self, server: &ServerHandle, record: StreamRecord, is_relayed: bool) -> bool {
         if is_relayed && mainstay_session::Server::can_be_relayed(&record) {
             self.relays.expect(record.key.clone(), server);

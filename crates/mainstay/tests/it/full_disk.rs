@@ -124,7 +124,7 @@ impl<'a> Disk<'a> {
     }
 
     fn fill(&self) {
-        // It is meant to fail: when there is no room left.
+        // It is meant to fail when the disk is full.
         self.shell("cat /dev/zero > mainstay/filler 2> /dev/null; test -s mainstay/filler");
     }
 

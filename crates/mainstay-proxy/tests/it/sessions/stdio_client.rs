@@ -113,7 +113,7 @@ impl StdioClient {
         Self { reader: BufReader::new(reader), writer, bridge, front, connections, kind }
     }
 
-    /// Its connections are cut, and there is no daemon.
+    /// Its connections are cut, and no daemon runs.
     pub(super) async fn is_cut(&mut self) {
         self.connections.lock().unwrap().take();
         self.front.shutdown().await;

@@ -77,25 +77,9 @@ fn never_twice(wire: Wire) {
 #[test]
 fn calls_that_the_server_has_never_read_are_executed_by_the_next_run() {
     let setup = Setup::new(Wire::Stdio, &[], &[]);
-    let file = setup.file("effects");
     let clients = setup.everyone();
     kill(pid_of(&setup.server()), Signal::STOP);
-    let calls: Vec<_> = clients
-        .iter()
-        .map(|client| {
-            let line = format!("{:?}", client.sdk);
-            client.send_call("append", &json!({"path": file.path(), "line": line}))
-        })
-        .collect();
-    clients.iter().for_each(Client::call_has_begun);
-    setup.kill();
-    for call in &calls {
-        assert_eq!(call.text(), "appended");
-    }
-    let mut lines = file.read();
-    lines.sort();
-    assert_eq!(lines, ["Py1", "Py2", "Rust", "Ts1", "Ts2"]);
-    setup.assert_clean(&clients);
+    append_once(&setup, &clients, || setup.kill());
 }
 
 #[test]
@@ -112,29 +96,35 @@ fn a_call_that_the_user_named_safe_is_sent_again() {
     setup.assert_clean(&[client]);
 }
 
+/// Each client appends a line while the server executes nothing. After that, each line is there once.
+#[track_caller]
+fn append_once(setup: &Setup, clients: &[Client], go_on: impl FnOnce()) {
+    let file = setup.file("effects");
+    let calls: Vec<_> = clients
+        .iter()
+        .map(|client| {
+            let line = format!("{:?}", client.sdk);
+            client.send_call("append", &json!({"path": file.path(), "line": line}))
+        })
+        .collect();
+    clients.iter().for_each(Client::call_has_begun);
+    go_on();
+    for call in &calls {
+        assert_eq!(call.text(), "appended");
+    }
+    let mut lines = file.read();
+    lines.sort();
+    assert_eq!(lines, ["Py1", "Py2", "Rust", "Ts1", "Ts2"]);
+    setup.assert_clean(clients);
+}
+
 #[test]
 fn queued_calls_are_executed_once() {
     for wire in Wire::ALL {
         let setup = Setup::new(wire, &[], &[]);
-        let file = setup.file("effects");
         let clients = setup.everyone();
         setup.take_down();
-        let calls: Vec<_> = clients
-            .iter()
-            .map(|client| {
-                let line = format!("{:?}", client.sdk);
-                client.send_call("append", &json!({"path": file.path(), "line": line}))
-            })
-            .collect();
-        clients.iter().for_each(Client::call_has_begun);
-        setup.let_up();
-        for call in &calls {
-            assert_eq!(call.text(), "appended");
-        }
-        let mut lines = file.read();
-        lines.sort();
-        assert_eq!(lines, ["Py1", "Py2", "Rust", "Ts1", "Ts2"]);
-        setup.assert_clean(&clients);
+        append_once(&setup, &clients, || setup.let_up());
     }
 }
 
