@@ -23,7 +23,7 @@ pub(super) struct Step<'a> {
 }
 
 /// Events that are not shown if another event of the run follows.
-const TRANSIENT: [&str; 3] = ["starting", "started", "stopping"];
+const TRANSIENT: [&str; 5] = ["starting", "started", "stopping", "overdue", "hung"];
 
 /// The event with the time of the next run.
 const SCHEDULED: &str = "scheduled";
