@@ -375,6 +375,7 @@ pub(crate) fn settings(spec: &ServerSpec) -> Settings {
         quiet_restart: proxy.quiet_restart,
         isolate: proxy.isolate,
         isolate_idle: proxy.isolate_idle,
+        late_results: proxy.late_results,
     }
 }
 

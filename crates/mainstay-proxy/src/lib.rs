@@ -23,8 +23,8 @@ pub use mainstay_mcp::upstream::{
 };
 pub use mainstay_mcp::{client, frame, lists, sse};
 pub use mainstay_session::{
-    Arrival, Availability, Decision, EventId, Found, Item, Observed, Reason, RelayNews, Report,
-    Run, RunInfo, RunOwner, Sent, SessionClock, SessionIds, SessionRecord, Settings, Start,
+    Abandoned, Arrival, Availability, Decision, EventId, Found, Item, Observed, Reason, RelayNews,
+    Report, Run, RunInfo, RunOwner, Sent, SessionClock, SessionIds, SessionRecord, Settings, Start,
     StateStore, StreamChange, StreamKey, StreamRecord, UpstreamRecord, epoch,
 };
 pub use server::{

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::availability::Availability;
 use crate::http::OperationKey;
 use crate::initialize::Initialize;
+use crate::late_results;
 use crate::links::LinkKey;
 use crate::messages;
 use crate::progress::Progress;
@@ -92,6 +93,8 @@ pub(crate) enum Stage {
     AtHttp { link: LinkKey, operation: OperationKey },
     /// An earlier daemon waits for its answer.
     Relayed,
+    /// It waits for the identical call of this stream, which the client had given up.
+    Joined(StreamRef),
     /// The first page of its list came, and the copies are being read.
     AwaitingLists { generation: u64, until: Instant },
     /// The record of its session is being written.
@@ -292,14 +295,14 @@ impl Server {
             && !answer.as_ref().is_some_and(is_result);
         self.finish_call(now, key, stream, answer);
         if fails_session {
-            self.abandon(now, session);
+            self.end_unopened_session(now, session);
         } else {
             self.drop_ended_session(session);
         }
     }
 
     /// Ends a session whose `initialize` failed or was given up.
-    fn abandon(&mut self, now: Instant, key: SessionKey) {
+    fn end_unopened_session(&mut self, now: Instant, key: SessionKey) {
         let Some(session) = self.sessions.get(key).filter(|session| !session.is_over()) else {
             return self.drop_ended_session(key);
         };
@@ -333,6 +336,9 @@ impl Server {
     /// The client has given up a call: it is cancelled at the server, and gets no answer.
     pub(crate) fn give_up(&mut self, now: Instant, key: CallKey) {
         let Some(call) = self.calls.take(key) else { return };
+        if let Stage::Joined(earlier) = call.stage {
+            self.cancel_joined(now, key, earlier);
+        }
         self.cancel_at_server(key, &call);
         if call.is_held && matches!(call.stage, Stage::Waiting) {
             let what = "the client gave it up while it was held";
@@ -341,7 +347,7 @@ impl Server {
         self.answer_taken(now, key, call, None);
     }
 
-    /// The client cancels a request.
+    /// The client cancels a request, or gives it up by its own timeout.
     pub(crate) fn cancel(&mut self, now: Instant, key: SessionKey, notification: &Parsed) {
         let Some(place) = notification.cancelled_id() else { return };
         let id = notification.get(place);
@@ -357,7 +363,8 @@ impl Server {
         if request.is_some_and(|request| request.batch.is_some()) {
             self.give_up(now, call);
         } else {
-            self.cancel_stream(now, key, stream);
+            let is_timeout = late_results::is_timeout(notification);
+            self.cancel_stream(now, key, stream, is_timeout);
         }
     }
 }

@@ -41,6 +41,9 @@ impl Server {
     pub(crate) fn begin_tool_call(&mut self, now: Instant, key: CallKey) {
         let Some(call) = self.calls.get_mut(key) else { return };
         call.kind = CallKind::Tool;
+        if self.join_abandoned(now, key) {
+            return;
+        }
         let vanished = self.calls.get(key).and_then(|call| self.vanished_tool(&call.message));
         let Some(tool) = vanished else { return self.pass(now, key) };
         let Some(call) = self.calls.take(key) else { return };
@@ -138,6 +141,7 @@ impl Server {
             | Stage::OpeningUpstream
             | Stage::AtHttp { .. }
             | Stage::Relayed
+            | Stage::Joined(_)
             | Stage::AwaitingLists { .. }
             | Stage::AwaitingRecord { .. }
             | Stage::Over => {}
@@ -173,6 +177,7 @@ impl Server {
                 | Stage::AtStdio { .. }
                 | Stage::OpeningUpstream
                 | Stage::Relayed
+                | Stage::Joined(_)
                 | Stage::AwaitingLists { .. }
                 | Stage::AwaitingRecord { .. }
                 | Stage::Over => {}
@@ -203,6 +208,10 @@ impl Server {
             };
             let present = self.availability_for(session).clone();
             match call.replay.step(now, upstream_state(&present)) {
+                // It was sent before, and its client does not wait for it.
+                Step::Send if call.replay.held_since().is_some() && self.is_unawaited(&call) => {
+                    return self.answer_taken(now, key, call, None);
+                }
                 Step::Miss => self.missed(now, &mut call, &present),
                 step @ (Step::Send | Step::Rejoin) => {
                     let run = present.run().expect("only a run that is up is sent to");
@@ -377,6 +386,7 @@ impl Server {
             }
             Stage::Waiting
             | Stage::OpeningUpstream
+            | Stage::Joined(_)
             | Stage::AwaitingLists { .. }
             | Stage::AwaitingRecord { .. }
             | Stage::Over => {}

@@ -175,7 +175,7 @@ impl Server {
         let Some(operation) = self.operations.get(key) else { return true };
         let (link, generation) = (operation.link, operation.generation);
         let (session, stream) = match operation.purpose {
-            Purpose::Call(call) => match self.calls.get(call) {
+            Purpose::Call(call) => match self.calls.get(self.awaiting_call(call).unwrap_or(call)) {
                 Some(call) => (call.session, Some(call.stream)),
                 None => return true,
             },
@@ -209,6 +209,10 @@ impl Server {
         let Some(Operation { purpose: Purpose::Call(call), .. }) = self.operations.get(key) else {
             return true;
         };
+        if self.awaiting_call(*call) != Some(*call) {
+            // Its token is that of the call that was given up.
+            return message.method() != Some(&Method::Progress);
+        }
         let progress = self.calls.get_mut(*call).and_then(|call| call.progress.as_mut());
         match (message.method(), message.progress(), progress) {
             (Some(Method::Progress), Some(reported), Some(progress))

@@ -22,6 +22,7 @@ mod calls;
 mod exchange;
 mod http;
 mod initialize;
+mod late_results;
 mod level;
 mod links;
 mod list_copies;
@@ -57,6 +58,7 @@ pub use availability::{Availability, Reason, Run};
 pub use calls::{Arrival, CallKey, NO_DISCOVER, NOT_INITIALIZED, classify_refusal};
 pub use http::{OperationKey, UpstreamSession};
 pub use initialize::client_version;
+pub use late_results::Abandoned;
 pub use level::Level;
 pub use links::{LinkKey, LinkTarget, RunInfo, epoch};
 pub use record::{

@@ -15,6 +15,14 @@ const PROGRESS_LINE: usize = 200;
 pub(crate) const TOO_MANY: &str = "too many requests, or too large ones, are waiting for an answer; \
                                    this one was not sent to the server, try again later";
 
+/// Comes before the result of a call that its client had given up.
+pub(crate) const LATE_RESULT: &str = "This is the result of your earlier identical call, which finished after you had \
+                                      stopped waiting for it. Nothing was executed again. The next identical \
+                                      call is executed.";
+
+/// For a call that has waited for the result of an identical one.
+pub(crate) const CANCELLED_EARLIER: &str = "the earlier identical call that this one waited for was cancelled; its effect is unknown: check before you repeat it";
+
 /// The text of an answer in place of the server's.
 pub(crate) fn verdict(
     server: &str,

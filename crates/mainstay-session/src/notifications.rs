@@ -142,7 +142,9 @@ impl Server {
     fn recipient(&mut self, now: Instant, key: LinkKey) -> Option<Recipient> {
         let (scope, generation) = self.links.get(key).map(|link| (link.scope, link.generation))?;
         let calls = self.calls_at(key);
-        let calls = calls.into_iter().filter_map(|call| self.calls.get(call));
+        // A call that has joined another one is asked in its place.
+        let calls = calls.into_iter().map(|call| self.awaiting_call(call).unwrap_or(call));
+        let calls = calls.filter_map(|call| self.calls.get(call));
         let callers: Vec<_> = calls.map(|call| (call.session, call.stream)).collect();
         let session = match (scope, &callers[..]) {
             (RunScope::Session(session), _) => session,

@@ -7,6 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::late_results::Abandoned;
+
 /// A client's session, as far as a later daemon needs it to continue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionRecord {
@@ -76,6 +78,8 @@ pub enum StreamChange {
     Message(u64, Bytes),
     /// The answer was added, and ends the stream.
     Answered(u64, Bytes),
+    /// The client has given the request up, and its result may be kept.
+    Abandoned(Abandoned),
     /// The stream is not needed.
     Over,
 }
@@ -95,6 +99,8 @@ pub struct StreamRecord {
     pub messages: Vec<(u64, Bytes)>,
     /// The answer with its number.
     pub answer: Option<(u64, Bytes)>,
+    /// Whether its client has given the request up.
+    pub abandoned: Option<Abandoned>,
 }
 
 /// Keeps sessions and copies. No call waits for a disk, so all may be made from the hot path and

@@ -69,13 +69,18 @@ impl Server {
             return true;
         };
         let is_relayed = is_relayed && Self::can_be_relayed(&record);
-        let (sent, number) = (record.sent, record.key.number);
+        let (sent, number, abandoned) = (record.sent, record.key.number, record.abandoned.clone());
         let id = message.id().map(|id| Arc::from(id.get()));
         let stream = Stream::recovered(session, record, is_relayed);
         let is_finished = stream.is_finished();
         let stream = self.streams.insert(stream);
         self.keep_recovered(now, stream, number, id);
-        if is_finished {
+        if let Some(abandoned) = abandoned {
+            self.recover_abandoned(now, stream, &message, abandoned);
+            if is_finished || self.streams.get(stream).is_none() {
+                return true;
+            }
+        } else if is_finished {
             self.keep_finished(now, stream);
             return true;
         }
@@ -205,6 +210,9 @@ impl Server {
                 continue;
             };
             stream.durable = Durable::Relayed;
+            // The other daemon decides what becomes of its answer.
+            self.abandoned.retain(|it| !it.is_of(key));
+            let Some(stream) = self.streams.get_mut(key) else { continue };
             let last = stream.log.last();
             let (turn, position) = stream.attach(Start::After(last));
             let (number, session) = (stream.resumable().map_or(0, |it| it.number), stream.session);

@@ -12,6 +12,7 @@ use crate::action::{Action, Decision, Report, RunOwner};
 use crate::availability::{Availability, Run};
 use crate::calls::Call;
 use crate::http::Operation;
+use crate::late_results::{AbandonedCall, Fingerprints};
 use crate::level::Level;
 use crate::links::{Link, LinkKey};
 use crate::list_copies::Copies;
@@ -38,6 +39,8 @@ pub struct Settings {
     pub isolate: bool,
     /// How long such a run is kept after the last message of its client.
     pub isolate_idle: Duration,
+    /// Whether calls go on that a client has given up by its own timeout, and their results are kept.
+    pub late_results: bool,
 }
 
 /// What a server is made with.
@@ -98,6 +101,9 @@ pub struct Server {
     /// Sessions that are being loaded from disk, and whether they have ended meanwhile.
     pub(crate) loading: HashMap<String, residency::Loading>,
     pub(crate) move_to_disk_at: usize,
+    /// Calls whose clients have stopped waiting, oldest first.
+    pub(crate) abandoned: Vec<AbandonedCall>,
+    pub(crate) fingerprints: Fingerprints,
     /// The number of requests that are held.
     pub(crate) held: usize,
     /// The number of unanswered requests, and the bytes of the large ones.
@@ -146,6 +152,8 @@ impl Server {
             retained_runs: HashMap::new(),
             loading: HashMap::new(),
             move_to_disk_at: residency::MOVE_TO_DISK_AT,
+            abandoned: Vec::new(),
+            fingerprints: Fingerprints::default(),
             held: 0,
             open: 0,
             open_bytes: 0,
@@ -295,6 +303,7 @@ impl Server {
         let Some(session) = self.sessions.get_mut(key) else { return };
         session.life = Life::Over;
         let general = session.general;
+        self.forget_results(key);
         self.forget_journal(key);
         self.close_stream(now, general);
         self.close_upstream(now, key);
@@ -440,6 +449,7 @@ impl Server {
             ("retained runs", self.retained_runs.len()),
             ("loading", self.loading.len()),
             ("recovered", self.recovered.len()),
+            ("abandoned", self.abandoned.len()),
         ];
         all.into_iter().filter(|(_, count)| *count > 0).collect()
     }

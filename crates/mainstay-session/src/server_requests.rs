@@ -13,6 +13,7 @@ use mainstay_mcp::frame::{self, Id, Parsed};
 use serde_json::Value;
 
 use crate::availability::Availability;
+use crate::calls::Stage;
 use crate::server::Server;
 use crate::session::{SessionKey, Undelivered};
 use crate::stream::Stream;
@@ -146,8 +147,13 @@ impl Server {
         let Some(session) = self.sessions.get(key) else { return };
         for call in session.open.clone() {
             // If it is not known which request it was part of, it may have been any.
-            if let Some(call) = self.calls.get_mut(call) {
-                call.is_interactive |= stream.is_none_or(|stream| call.stream == stream);
+            if let Some(call) = self.calls.get_mut(call)
+                && stream.is_none_or(|stream| call.stream == stream)
+            {
+                call.is_interactive = true;
+                if let Stage::Joined(earlier) = call.stage {
+                    self.set_interactive(earlier);
+                }
             }
         }
         self.send_to_generation(now, key, generation, response.with_id(&id));

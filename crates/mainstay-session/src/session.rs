@@ -57,6 +57,8 @@ pub struct Session {
     pub(crate) upstream: Upstream,
     /// Whether it ends when its client stops listening: the client is a `mainstay connect`.
     pub(crate) ends_with_listener: bool,
+    /// Identifies the token that its client has shown, if it has.
+    pub(crate) token: Option<Box<str>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,6 +139,7 @@ impl Session {
             shared_run: 0,
             upstream: Upstream::default(),
             ends_with_listener: false,
+            token: None,
         }
     }
 
@@ -221,13 +224,18 @@ impl Server {
 
     /// The facts for the decisions in [`presence`](crate::presence).
     pub(crate) fn facts(&self, session: &Session) -> SessionFacts {
-        let presence = if !session.open.is_empty() || self.is_listening(session) {
+        let presence = if self.waits(session) || self.is_listening(session) {
             Presence::Present
         } else {
             Presence::Absent { since: self.last_present(session) }
         };
         let is_recorded = session.version.is_some() && session.streams.is_empty();
         SessionFacts { presence, is_used: session.is_used(), is_recorded }
+    }
+
+    /// Whether the client waits for an answer.
+    fn waits(&self, session: &Session) -> bool {
+        session.open.iter().any(|call| self.awaiting_call(*call).is_some())
     }
 
     pub(crate) fn is_listening(&self, session: &Session) -> bool {

@@ -28,6 +28,9 @@ impl Server {
     /// The user has changed the settings, and maybe the program.
     pub fn set_settings(&mut self, now: Instant, settings: Settings) {
         let was_isolated = std::mem::replace(&mut self.settings, settings).isolate;
+        if !self.settings.late_results {
+            self.drop_abandoned(now);
+        }
         self.first_run_as_set = self.newest_run() + 1;
         match (was_isolated, self.settings.isolate) {
             (true, false) => self.share_run(now),

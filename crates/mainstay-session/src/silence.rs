@@ -66,7 +66,10 @@ impl Server {
             || stdio.pending.values().map(|it| (it, it.sent.unwrap_or(stdio.watch.attached)));
         let calls = || {
             sent().filter_map(|(pending, sent)| match pending.target {
-                Target::Call(call) => Some((call, pending.line, sent)),
+                // Of a call that its client has given up, no answer is expected.
+                Target::Call(call) => {
+                    self.awaiting_call(call).is_some().then_some((call, pending.line, sent))
+                }
                 Target::Own(_) => None,
             })
         };

@@ -159,7 +159,7 @@ impl Server {
                 self.timers.set(now + RESUME, Timer::Stream(key));
             }
             Some(_) | None if is_finished => self.forget_stream(key),
-            Some(_) | None => self.close_stream(now, key),
+            Some(_) | None => self.client_gone(now, key),
         }
     }
 
@@ -286,6 +286,8 @@ impl Server {
         let found = found.and_then(|(_, key)| Some((*key, self.streams.get(*key)?)));
         match found {
             None => Found::Gone(id.request.clone()),
+            // The client has given it up.
+            Some((key, _)) if self.is_abandoned(key) => Found::Gone(id.request.clone()),
             Some((_, stream)) if stream.has_nothing_after(id.message) => Found::Over,
             Some((key, _)) => Found::Request(key, Start::After(id.message)),
         }
@@ -296,7 +298,7 @@ impl Server {
     pub fn pending_requests(&self, key: SessionKey) -> Vec<(String, String)> {
         let Some(session) = self.sessions.get(key) else { return Vec::new() };
         let pending = |(number, stream): &(u64, StreamRef)| {
-            let stream = self.streams.get(*stream)?;
+            let stream = self.streams.get(*stream).filter(|_| !self.is_abandoned(*stream))?;
             let is_recovered = stream.inherited().is_some_and(|inherited| !inherited.is_repeated);
             let is_over = stream.is_closed || stream.log.is_read();
             let request =
@@ -345,7 +347,7 @@ impl Server {
     pub(crate) fn stream_due(&mut self, now: Instant, key: StreamRef) {
         let Some(stream) = self.streams.get(key) else { return };
         let Some(request) = stream.as_request() else { return };
-        let is_abandoned = !stream.has_reader
+        let is_gone = !stream.has_reader
             && !stream.is_finished()
             && request.resumable.is_some()
             && !matches!(stream.durable, Durable::Relayed)
@@ -353,14 +355,14 @@ impl Server {
         let has_expired = stream.resumable().and_then(|it| it.expires).is_some_and(|at| now >= at);
         if has_expired {
             self.forget_stream(key);
-        } else if is_abandoned && !self.is_frozen {
-            self.close_stream(now, key);
+        } else if is_gone && !self.is_frozen {
+            self.client_gone(now, key);
         } else if request.journal_at.is_some_and(|at| now >= at) {
             self.begin_journal(now, key);
         }
     }
 
-    fn begin_journal(&mut self, now: Instant, key: StreamRef) {
+    pub(crate) fn begin_journal(&mut self, now: Instant, key: StreamRef) {
         let Some(stream) = self.streams.get_mut(key) else { return };
         let Some(session) = self.sessions.get(stream.session) else { return };
         let is_new = matches!(stream.durable, Durable::No);
@@ -381,6 +383,9 @@ impl Server {
     /// Adds a message to a stream. Returns false if it was not taken.
     pub(crate) fn push(&mut self, key: StreamRef, message: Bytes) -> bool {
         let journal = Journal { store: &*self.store, is_closed: self.is_frozen };
+        if !self.abandoned.is_empty() && self.is_abandoned(key) {
+            return false;
+        }
         let Some(stream) = self.streams.get_mut(key) else { return false };
         let is_taken = stream.push(journal, message);
         self.act(Action::Wake(key));
@@ -406,6 +411,9 @@ impl Server {
         }
         let (has_reader, is_resumable) = (stream.has_reader, stream.resumable().is_some());
         self.act(Action::Wake(key));
+        if !self.abandoned.is_empty() && self.abandoned_finished(now, key) {
+            return;
+        }
         if is_resumable {
             self.keep_finished(now, key);
         } else if !has_reader {

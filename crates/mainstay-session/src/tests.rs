@@ -67,6 +67,7 @@ impl TestServer {
                 hold: Duration::from_secs(45),
                 replay: BTreeSet::new(),
                 quiet_restart: true,
+                late_results: true,
                 isolate: false,
                 isolate_idle: Duration::from_secs(1800),
             },
@@ -98,6 +99,11 @@ impl TestServer {
         self.take_actions();
     }
 
+    /// The run is connected to the next daemon.
+    pub(crate) fn attach_again(&mut self) {
+        self.attach(LinkTarget::Stdio { written: 9, earlier_output: None });
+    }
+
     /// The session of this number, which is initialized.
     pub(crate) fn session(&mut self, number: u32) -> SessionKey {
         let id = session_id(number);
@@ -124,9 +130,19 @@ impl TestServer {
     pub(crate) fn request(&mut self, session: SessionKey) -> TestCall {
         let message = Parsed::read(request()).unwrap();
         let (stream, turn) = self.server.request(self.now, session, message, Arrival::New);
-        self.take_actions();
-        let run_id = self.lines.pop_back().map_or(Value::Null, |line| line["id"].clone());
+        let run_id = self.last_run_id();
         TestCall { stream, turn, run_id }
+    }
+
+    /// The id of the request that the run got last; null if it got nothing.
+    pub(crate) fn last_run_id(&mut self) -> Value {
+        self.last_line()["id"].take()
+    }
+
+    /// The last line that the run got and no test has taken.
+    pub(crate) fn last_line(&mut self) -> Value {
+        self.take_actions();
+        self.lines.pop_back().unwrap_or_default()
     }
 
     /// The head of the response is sent, with an event from which it can be resumed.
@@ -281,8 +297,15 @@ impl TestStore {
     pub(crate) fn record(&self) -> Option<StreamRecord> {
         let changes = self.0.lock().unwrap();
         let key = changes.first()?.0.clone();
-        let (request, sent, messages, answer) = (None, None, Vec::new(), None);
-        let mut record = StreamRecord { key, request, sent, attempts: 0, messages, answer };
+        let mut record = StreamRecord {
+            key,
+            request: None,
+            sent: None,
+            attempts: 0,
+            messages: Vec::new(),
+            answer: None,
+            abandoned: None,
+        };
         for (_, change) in changes.iter().cloned() {
             match change {
                 StreamChange::Begun(request) => record.request = Some(request),
@@ -298,6 +321,7 @@ impl TestStore {
                 }
                 StreamChange::Message(number, message) => record.messages.push((number, message)),
                 StreamChange::Answered(number, answer) => record.answer = Some((number, answer)),
+                StreamChange::Abandoned(abandoned) => record.abandoned = Some(abandoned),
                 StreamChange::Over => return None,
             }
         }
@@ -313,6 +337,7 @@ impl TestStore {
             StreamChange::Sent(sent) => format!("sent {}", sent.generation),
             StreamChange::Message(number, _) => format!("message {number}"),
             StreamChange::Answered(number, _) => format!("answered {number}"),
+            StreamChange::Abandoned(_) => "abandoned".to_owned(),
             StreamChange::Over => "over".to_owned(),
         });
         changes.collect::<Vec<_>>().join(", ")

@@ -36,6 +36,8 @@ pub struct ProxySettings {
     pub port: Option<u16>,
     /// Whether the first result after a restart omits the notice that the server lost its memory.
     pub quiet_restart: bool,
+    /// Whether a call goes on that its client has given up by its own timeout, and its result is kept for the client.
+    pub late_results: bool,
 }
 
 impl Default for ProxySettings {
@@ -47,6 +49,7 @@ impl Default for ProxySettings {
             replay: BTreeSet::new(),
             port: None,
             quiet_restart: false,
+            late_results: true,
         }
     }
 }

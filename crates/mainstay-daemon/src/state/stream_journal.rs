@@ -133,6 +133,7 @@ impl StreamJournal {
             StreamChange::Begun(_)
             | StreamChange::Message(..)
             | StreamChange::Answered(..)
+            | StreamChange::Abandoned(_)
             | StreamChange::Over => state.add(stream, change),
         }
         state.flush();

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use memchr::memmem;
 use serde_json::value::RawValue;
 
-use super::write::text_item;
+use super::write::{json, text_item};
 use super::{Edit, Frame, FrameError, Id, Method, Outcome, Span, members, scan, splice, string};
 
 /// One message and the places of its parts in it. It owns its text, so it can be kept and passed on;
@@ -169,6 +169,11 @@ impl Parsed {
         self.place_of_id(id?)
     }
 
+    /// Why `notifications/cancelled` cancels its request, if it says so.
+    pub fn cancel_reason(&self) -> Option<Cow<'_, str>> {
+        self.param("reason")
+    }
+
     /// The tool that `tools/call` calls, or the prompt that `prompts/get` gets.
     pub fn name(&self) -> Option<Cow<'_, str>> {
         self.param("name")
@@ -195,6 +200,35 @@ impl Parsed {
         let Some((end, empty)) = self.end_of_content() else { return self.text.clone() };
         let item = text_item(note);
         if empty { self.with(end, &item) } else { self.with(end, &[",", &item].concat()) }
+    }
+
+    /// The answer to `tools/call` with a text before its content, and a member of `_meta`, whose value is given as JSON. What
+    /// an answer does not have room for is left out: an error has neither, and a result may be without content.
+    pub fn with_first_note(&self, note: &str, key: &str, value: &str) -> Bytes {
+        let Some(result) = self.result() else { return self.text.clone() };
+        let Ok([content, meta]) = members(result, ["content", "_meta"]) else {
+            return self.text.clone();
+        };
+        let inside = |part: &str, open: char| {
+            let rest = part.strip_prefix(open)?;
+            let is_empty = rest.trim_ascii_start().len() == 1;
+            Some((Span::at(Span::of(rest.as_bytes(), &self.text).range().start), is_empty))
+        };
+        let first = |text: &str, is_empty| [text, if is_empty { "" } else { "," }].concat();
+        let member = [&json(key), ":", value].concat();
+        let meta = match meta.map(|meta| inside(meta.get(), '{')) {
+            Some(Some((place, is_empty))) => Some((place, first(&member, is_empty))),
+            Some(None) => None,
+            None => str::from_utf8(result).ok().and_then(|result| {
+                let (place, is_empty) = inside(result, '{')?;
+                Some((place, first(&["\"_meta\":{", &member, "}"].concat(), is_empty)))
+            }),
+        };
+        let content = content.and_then(|content| inside(content.get(), '['));
+        let item = content.map(|(place, is_empty)| (place, first(&text_item(note), is_empty)));
+        let added: Vec<_> = [meta, item].into_iter().flatten().collect();
+        let mut edits: Vec<_> = added.iter().map(|(place, text)| Edit(*place, text)).collect();
+        splice(&self.text, &mut edits)
     }
 
     /// The place before the bracket that ends `result.content`, and whether nothing is in it yet.

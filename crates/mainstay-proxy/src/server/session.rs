@@ -37,6 +37,11 @@ impl Session {
         self.server.lock().machine.version(self.key)
     }
 
+    /// The client has shown this token, by which it is recognised in other sessions.
+    pub(crate) fn set_token(&self, token: Box<str>) {
+        self.server.enter(|machine, _| machine.set_token(self.key, token));
+    }
+
     /// Sends a request. The reader gets its answer, and what comes before it.
     pub fn request(&self, message: Parsed, arrival: Arrival) -> Reader {
         let mut reader = self.request_when_polled(message, arrival);

@@ -114,6 +114,10 @@ impl Server {
                 None
             }
         };
+        if run.is_none() && self.is_unawaited(&call) {
+            // It was not executed, so there is nothing to keep for its client.
+            return self.answer_taken(now, key, call, None);
+        }
         if verdict == Verdict::Down {
             self.report_demand(call.session);
         }

@@ -201,6 +201,7 @@ impl Server {
         let Some(id) = id else { return };
         let pending = self.stdio(key).and_then(|stdio| stdio.pending.get(&id));
         let Some(&Pending { target: Target::Call(call), .. }) = pending else { return };
+        let Some(call) = self.awaiting_call(call) else { return };
         let Some(call) = self.calls.get_mut(call) else { return };
         let stream = call.stream;
         if let Some(progress) = call.progress.as_mut()

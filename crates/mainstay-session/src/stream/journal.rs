@@ -124,7 +124,8 @@ impl Inherited {
 impl Stream {
     /// The stream of a request as an earlier daemon had it.
     pub(crate) fn recovered(session: SessionKey, record: StreamRecord, is_relayed: bool) -> Self {
-        let StreamRecord { key, request: _, sent, attempts, messages, answer } = record;
+        let StreamRecord { key, request: _, sent, attempts, messages, answer, abandoned: _ } =
+            record;
         let is_request =
             |(_, text): &(u64, Bytes)| matches!(frame::scan(text), Ok(Frame::Request { .. }));
         let inherited = Inherited {

@@ -242,6 +242,12 @@ impl Stream {
         (self.readers, self.log.position())
     }
 
+    /// The present reader gets no more, and the stream goes on without one.
+    pub(crate) fn detach_reader(&mut self, now: Instant) {
+        self.readers += 1;
+        (self.has_reader, self.left) = (false, Some(now));
+    }
+
     pub(crate) fn read(&mut self, turn: u64) -> Read {
         if !self.may_read(turn) {
             return Read::End;

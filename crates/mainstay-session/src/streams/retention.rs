@@ -53,7 +53,9 @@ impl Server {
             let Some(session) = self.sessions.get(session) else { return };
             let streams = session.streams.all.iter();
             let streams = streams.filter_map(|(_, key)| Some((*key, self.streams.get(*key)?)));
-            let finished: Vec<_> = streams.filter(|(_, stream)| stream.is_finished()).collect();
+            let finished: Vec<_> = streams
+                .filter(|(key, stream)| stream.is_finished() && !self.is_abandoned(*key))
+                .collect();
             let bytes: usize = finished.iter().map(|(_, stream)| stream.log.bytes()).sum();
             if finished.len() <= FINISHED && (bytes <= FINISHED_BYTES || finished.len() <= 1) {
                 return;
@@ -77,6 +79,9 @@ impl Server {
 
     pub(crate) fn remove_stream(&mut self, key: StreamRef) {
         let Some(stream) = self.streams.remove(key) else { return };
+        if !self.abandoned.is_empty() {
+            self.abandoned.retain(|it| !it.is_of(key));
+        }
         if let Some(resumable) = stream.resumable() {
             self.kept_bytes -= resumable.reserved;
             if let Some(session) = self.sessions.get_mut(stream.session) {
@@ -142,12 +147,20 @@ impl Server {
         }
     }
 
-    /// The client cancels a request.
-    pub(crate) fn cancel_stream(&mut self, now: Instant, session: SessionKey, key: StreamRef) {
+    /// The client cancels a request, or gives it up by its own timeout.
+    pub(crate) fn cancel_stream(
+        &mut self,
+        now: Instant,
+        session: SessionKey,
+        key: StreamRef,
+        is_timeout: bool,
+    ) {
         if let Some(session) = self.sessions.get_mut(session) {
             // Some clients resume it nevertheless.
             session.streams.record_cancelled(key);
         }
-        self.close_stream(now, key);
+        if !is_timeout || !self.abandon(now, key, "the client timed out") {
+            self.close_stream(now, key);
+        }
     }
 }

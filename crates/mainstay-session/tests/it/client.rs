@@ -137,6 +137,7 @@ impl World {
                 is_given_up: false,
                 interacted_at: None,
                 is_answered: false,
+                delivered_to: None,
             });
         }
         let message = messages[0].text().clone();
@@ -361,7 +362,7 @@ impl World {
         }
     }
 
-    pub(crate) fn cancel(&mut self, client: usize, which: u8) {
+    pub(crate) fn cancel(&mut self, client: usize, which: u8, is_timeout: bool) {
         if self.clients[client].state != ClientState::Ready || self.current.is_none() {
             return;
         }
@@ -374,8 +375,9 @@ impl World {
         let call = open[usize::from(which) % open.len()];
         self.calls[call].is_given_up = true;
         let id = &self.calls[call].id;
+        let reason = if is_timeout { r#","reason":"request timeout""# } else { "" };
         let text = format!(
-            r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#
+            r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id}{reason}}}}}"#
         );
         self.post(client, text);
     }

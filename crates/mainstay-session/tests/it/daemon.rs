@@ -98,6 +98,7 @@ impl World {
             hold: Duration::from_millis(self.script.hold),
             replay: ["replayed".to_owned()].into(),
             quiet_restart: false,
+            late_results: true,
             isolate: self.script.kind == Kind::Isolated,
             isolate_idle: Duration::from_secs(60),
         };

@@ -53,6 +53,8 @@ pub(crate) struct Call {
     /// When the server got an answer of the client on its account.
     pub(crate) interacted_at: Option<u64>,
     pub(crate) is_answered: bool,
+    /// The later call that was answered with its result.
+    pub(crate) delivered_to: Option<usize>,
 }
 
 impl Call {

@@ -5,7 +5,7 @@ use mainstay_mcp::frame::{Kind as MessageKind, Method as McpMethod, Parsed};
 
 use crate::event::Event;
 use crate::model::ClientState;
-use crate::script::{Engine, Form, Kind};
+use crate::script::{Engine, Form, Kind, Method};
 use crate::world::World;
 
 /// What follows a text, up to a quotation mark.
@@ -54,9 +54,11 @@ impl World {
         it.answers += 1;
         it.is_answered = true;
         assert_eq!(it.answers, 1, "{} is answered twice", it.key);
-        if let Some(key) = tag(text, "done ") {
-            assert_eq!(key, it.key, "the answer to another call");
+        let (key, method) = (it.key.clone(), it.spec.method);
+        if let Some(other) = tag(text, "done ").filter(|other| *other != key) {
+            self.check_late_result(call, other, method, text);
         }
+        let it = &self.calls[call];
         let (client, is_initialize) = (it.client, it.is_initialize);
         let is_certain = self.daemons.len() == 1 && self.script.engine != Engine::Remote;
         if text.contains("the server stopped") && is_certain {
@@ -83,6 +85,33 @@ impl World {
                 self.listen(client);
             }
         }
+    }
+
+    /// A call is answered with the result of an earlier one: of the same client, which has given it up, and only once.
+    fn check_late_result(&mut self, call: usize, earlier: &str, method: Method, text: &str) {
+        let client = self.calls[call].client;
+        let earlier = self.call_of(earlier);
+        let it = &mut self.calls[earlier];
+        let is_error = text.contains("\"error\"");
+        assert!(
+            is_error || text.contains("mainstay/late-result"),
+            "the answer to another call: {text}"
+        );
+        assert!(
+            it.client == client && it.spec.method == method,
+            "the result of another call: {text}"
+        );
+        assert!(
+            matches!(method, Method::Read | Method::Write | Method::Replayed),
+            "not a tool: {text}"
+        );
+        let response = &self.responses[it.response];
+        let is_abandoned = it.is_given_up || response.lost_at.is_some();
+        assert!(is_abandoned && !it.is_answered, "its client waits for it: {text}");
+        let delivered_to = *it.delivered_to.get_or_insert(call);
+        assert_eq!(delivered_to, call, "a result was delivered twice: {text}");
+        // The client does not come back to it.
+        it.is_given_up = true;
     }
 
     /// The progress of a call in its response.

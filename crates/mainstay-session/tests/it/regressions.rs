@@ -138,7 +138,7 @@ fn a_queued_batch_keeps_its_other_requests_when_one_is_cancelled() {
             (0, call(CALL)),
             (0, call(CALL)),
             (5, What::Batch { client: 0, calls: [CALL, CALL] }),
-            (5, What::Cancel { client: 0, which: 3 }),
+            (5, What::Cancel { client: 0, which: 3, is_timeout: false }),
         ],
     );
 }

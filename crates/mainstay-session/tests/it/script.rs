@@ -79,9 +79,11 @@ pub(crate) enum What {
     Listen {
         client: u8,
     },
+    /// A client cancels a request, or gives it up by its own timeout.
     Cancel {
         client: u8,
         which: u8,
+        is_timeout: bool,
     },
     Close {
         client: u8,
@@ -349,7 +351,7 @@ fn random_step(rng: &mut Rng, kind: Kind, has_daemons: bool) -> Step {
         54..=59 => What::Resume { client },
         60..=61 => What::Unlisten { client, lost: rng.byte(3) },
         62..=63 => What::Listen { client },
-        64..=67 => What::Cancel { client, which: rng.byte(8) },
+        64..=67 => What::Cancel { client, which: rng.byte(8), is_timeout: rng.one_in(2) },
         68..=69 => What::Close { client },
         70 => What::RootsChanged { client },
         71..=74 => What::Die { exact: !rng.one_in(4), delay: rng.byte(80) },

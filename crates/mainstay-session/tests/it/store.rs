@@ -5,7 +5,9 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
-use mainstay_session::{Sent, SessionRecord, StateStore, StreamChange, StreamKey, StreamRecord};
+use mainstay_session::{
+    Abandoned, Sent, SessionRecord, StateStore, StreamChange, StreamKey, StreamRecord,
+};
 
 #[derive(Debug, Default)]
 pub(crate) struct Store(Mutex<State>);
@@ -19,6 +21,7 @@ pub(crate) struct State {
     pub(crate) copy: Option<Vec<u8>>,
     pub(crate) clock: Duration,
     pub(crate) is_stalled: bool,
+    begun: usize,
 }
 
 #[derive(Debug)]
@@ -34,6 +37,9 @@ pub(crate) struct Kept {
     attempts: u32,
     messages: Vec<(u64, Bytes)>,
     answer: Option<(u64, Bytes)>,
+    abandoned: Option<Abandoned>,
+    /// Records are read in the order in which they were begun.
+    age: usize,
 }
 
 impl Store {
@@ -78,20 +84,25 @@ impl State {
             attempts: kept.attempts,
             messages: kept.messages.clone(),
             answer: kept.answer.clone(),
+            abandoned: kept.abandoned.clone(),
         };
-        self.streams.iter().map(record).collect()
+        let mut streams: Vec<_> = self.streams.iter().collect();
+        streams.sort_by_key(|(_, kept)| kept.age);
+        streams.into_iter().map(record).collect()
     }
 
     fn append(&mut self, key: &StreamKey, change: StreamChange) -> bool {
         let key = (key.session.to_string(), key.number);
+        self.begun += 1;
+        let age = self.begun;
         match change {
             StreamChange::Sent(_) if self.is_stalled => return false,
             StreamChange::Begun(request) => {
-                self.streams.insert(key, Kept { request: Some(request), ..Kept::default() });
+                self.streams.insert(key, Kept { request: Some(request), age, ..Kept::default() });
             }
             StreamChange::BegunSent(request, sent, attempts) => {
                 let (request, sent) = (Some(request), Some(sent));
-                self.streams.insert(key, Kept { request, sent, attempts, ..Kept::default() });
+                self.streams.insert(key, Kept { request, sent, attempts, age, ..Kept::default() });
             }
             StreamChange::Sent(sent) => {
                 if let Some(kept) = self.streams.get_mut(&key) {
@@ -110,6 +121,11 @@ impl State {
             StreamChange::Answered(number, text) => {
                 if let Some(kept) = self.streams.get_mut(&key) {
                     kept.answer = Some((number, text));
+                }
+            }
+            StreamChange::Abandoned(abandoned) => {
+                if let Some(kept) = self.streams.get_mut(&key) {
+                    kept.abandoned = Some(abandoned);
                 }
             }
             StreamChange::Over => drop(self.streams.remove(&key)),

@@ -315,9 +315,9 @@ impl World {
                     self.listen(client);
                 }
             }
-            What::Cancel { client, which } => {
+            What::Cancel { client, which, is_timeout } => {
                 if let Some(client) = self.client(client) {
-                    self.cancel(client, which);
+                    self.cancel(client, which, is_timeout);
                 }
             }
             What::Close { client } => {

@@ -167,6 +167,9 @@ fn requests(proxy: &ProxySettings) -> String {
     if proxy.quiet_restart {
         parts.push("no note after a restart".to_owned());
     }
+    if !proxy.late_results {
+        parts.push("cancelled when their client times out".to_owned());
+    }
     parts.join("; ")
 }
 
@@ -366,10 +369,11 @@ mod tests {
             replay: ["add", "convert"].map(str::to_owned).into(),
             port: Some(9_000),
             quiet_restart: true,
+            late_results: false,
         };
         assert_eq!(
             requests(&proxy),
-            "fail at once; each session has its own process, kept for 5 min after its last request; safe to repeat: add, convert; also on port 9000; no note after a restart"
+            "fail at once; each session has its own process, kept for 5 min after its last request; safe to repeat: add, convert; also on port 9000; no note after a restart; cancelled when their client times out"
         );
     }
 

@@ -102,6 +102,7 @@ struct Proxy {
     replay: BTreeSet<String>,
     port: Option<u16>,
     quiet_restart: bool,
+    late_results: bool,
 }
 
 #[derive(Serialize, Deserialize)]

@@ -63,6 +63,7 @@ fn specs() -> Vec<ServerSpec> {
             replay: ["convert", "say \"hi\""].map(str::to_owned).into(),
             port: Some(9_000),
             quiet_restart: true,
+            late_results: false,
             ..ProxySettings::default()
         },
         clients: ClientSettings {
@@ -163,6 +164,7 @@ fn an_export_is_reviewable_and_holds_no_secret() {
     proxy.replay = ["convert", 'say "hi"']
     proxy.port = 9000
     proxy.quiet-restart = true
+    proxy.late-results = false
     restart.max = 3
     restart.initial = "1s 500ms"
     restart.cap = "1m 30s"

@@ -86,12 +86,13 @@ export async function drive({ client, transport, questions, callTool }) {
     'logging/setLevel': ({ level }, options) => client.setLoggingLevel(level, options),
     ping: (_, options) => client.ping(options),
   };
-  const request = async ({ id, do: method, params }) => {
+  const request = async ({ id, do: method, params, timeout }) => {
     const giveUp = new AbortController();
     inFlight.set(id, giveUp);
     const onprogress = (progress) => tell({ event: 'progress', id, ...progress });
     try {
-      const result = await requests[method](params, { signal: giveUp.signal, onprogress });
+      const options = { signal: giveUp.signal, onprogress, ...(timeout && { timeout: timeout * 1000 }) };
+      const result = await requests[method](params, options);
       tell({ event: 'result', id, result });
     } catch (error) {
       tell({ event: 'error', id, code: error?.code, message: String(error?.message ?? error) });

@@ -61,7 +61,8 @@ async def obey(requests: dict[str, Request], questions: Questions) -> None:
     async def carry_out(command: dict[str, Any]) -> None:
         id = command["id"]
         try:
-            result = await requests[command["do"]](command["params"], id)
+            params = command["params"] | ({"timeout": command["timeout"]} if "timeout" in command else {})
+            result = await requests[command["do"]](params, id)
             tell("result", id=id, result=plain(result))
         except Exception as error:
             code = getattr(getattr(error, "error", None), "code", None)

@@ -3,6 +3,7 @@
 import json
 import os
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from functools import partial
 
 from common import Questions, main, obey, observe, on_progress, plain, tell
@@ -59,7 +60,8 @@ def requests(client):
 
     async def call(params, id):
         on_step = partial(on_progress, id)
-        return await client.call_tool(params["name"], params["arguments"], progress_callback=on_step)
+        limit = timedelta(seconds=params["timeout"]) if "timeout" in params else None
+        return await client.call_tool(params["name"], params["arguments"], limit, progress_callback=on_step)
 
     return {
         "tools/call": call,

@@ -53,7 +53,8 @@ async def session(target):
 def requests(client):
     async def call(params, id):
         on_step = partial(on_progress, id)
-        return await client.call_tool(params["name"], params["arguments"], progress_callback=on_step)
+        limit = params.get("timeout")
+        return await client.call_tool(params["name"], params["arguments"], limit, progress_callback=on_step)
 
     return {
         "tools/call": call,

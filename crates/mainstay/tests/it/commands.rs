@@ -110,6 +110,7 @@ fn status_and_why_in_json() {
     let proxy = json!({
         "hold": "1m", "isolate": false, "isolate_idle": "30m", "replay": ["add"], "port": null,
         "quiet_restart": false,
+        "late_results": true,
     });
     assert_eq!(status["proxy"], proxy);
 

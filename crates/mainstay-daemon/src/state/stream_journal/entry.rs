@@ -9,9 +9,12 @@
 use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes};
-use mainstay_proxy::{Sent, StreamKey};
+use mainstay_proxy::{Abandoned, Sent, StreamKey};
 
 pub(super) const HEADER: &[u8] = b"mainstay streams 1\n";
+
+/// Messages are numbered from 1.
+const NO_MESSAGE: u64 = 0;
 
 /// The length and the checksum before each body.
 const PREFIX: usize = 8;
@@ -34,6 +37,8 @@ pub(super) enum Change {
     Message(u64, Bytes),
     /// The answer was added.
     Answered(u64, Bytes),
+    /// The client has given the request up. Written as a message with the number 0, which earlier versions ignore.
+    Abandoned(Abandoned),
     Over,
     /// It was discarded, but is not over.
     Lost,
@@ -87,7 +92,7 @@ impl Change {
             Self::Begun(_) => kind::BEGUN,
             Self::Sent(Sent { line: None, .. }, _) => kind::SENT,
             Self::Sent(Sent { line: Some(_), .. }, _) => kind::SENT_LINE,
-            Self::Message(..) => kind::MESSAGE,
+            Self::Message(..) | Self::Abandoned(_) => kind::MESSAGE,
             Self::Answered(..) => kind::ANSWERED,
             Self::Over => kind::OVER,
             Self::Lost => kind::LOST,
@@ -108,6 +113,10 @@ impl Change {
                 into.put_u64_le(*number);
                 into.put_slice(text);
             }
+            Self::Abandoned(abandoned) => {
+                into.put_u64_le(NO_MESSAGE);
+                serde_json::to_writer(into, abandoned).expect("it can be written to memory");
+            }
             Self::Over | Self::Lost => {}
         }
     }
@@ -124,7 +133,10 @@ impl Change {
                 };
                 Self::Sent(Sent { generation, line }, attempts)
             }
-            kind::MESSAGE => Self::Message(body.try_get_u64_le().ok()?, take_rest(&mut body)),
+            kind::MESSAGE => match body.try_get_u64_le().ok()? {
+                NO_MESSAGE => Self::Abandoned(serde_json::from_slice(&take_rest(&mut body)).ok()?),
+                number => Self::Message(number, take_rest(&mut body)),
+            },
             kind::ANSWERED => Self::Answered(body.try_get_u64_le().ok()?, take_rest(&mut body)),
             kind::OVER => Self::Over,
             kind::LOST => Self::Lost,

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use bytes::Bytes;
-use mainstay_proxy::{Sent, StreamChange, StreamKey, StreamRecord};
+use mainstay_proxy::{Abandoned, Sent, StreamChange, StreamKey, StreamRecord};
 
 use super::entry::{Change, Entry};
 
@@ -45,6 +45,7 @@ struct StreamState {
     messages: VecDeque<(u64, Bytes)>,
     message_bytes: usize,
     answer: Option<(u64, Bytes)>,
+    abandoned: Option<Abandoned>,
 }
 
 impl LiveStreams {
@@ -72,8 +73,17 @@ impl LiveStreams {
                 Change::Message(number, text)
             }
             (None, StreamChange::Message(number, text)) => Change::Message(number, text),
+            (Some(Stream::Recorded(_)), StreamChange::Abandoned(abandoned)) => {
+                Change::Abandoned(abandoned)
+            }
             (Some(Stream::Lost | Stream::Recorded(_)), _)
-            | (None, StreamChange::Sent(_) | StreamChange::Answered(..) | StreamChange::Over)
+            | (
+                None,
+                StreamChange::Sent(_)
+                | StreamChange::Answered(..)
+                | StreamChange::Abandoned(_)
+                | StreamChange::Over,
+            )
             | (_, StreamChange::BegunSent(..)) => return None,
         };
         Some(Entry::Stream(key.clone(), change))
@@ -103,6 +113,9 @@ impl LiveStreams {
             }),
             Entry::Stream(key, Change::Answered(number, text)) => {
                 self.change(&key, |state| state.answer = Some((number, text)));
+            }
+            Entry::Stream(key, Change::Abandoned(abandoned)) => {
+                self.change(&key, |state| state.abandoned = Some(abandoned));
             }
             Entry::Stream(key, Change::Message(number, text)) => {
                 if !self.ages.contains_key(&key) {
@@ -225,7 +238,7 @@ impl Stream {
             Self::Recorded(state) => {
                 let text = |text: &Option<Bytes>| text.as_ref().map_or(0, Bytes::len);
                 let answer = state.answer.as_ref().map_or(0, |(_, answer)| answer.len());
-                let entries = state.messages.len() + 3;
+                let entries = state.messages.len() + 4;
                 text(&state.request) + state.message_bytes + answer + entries * OVERHEAD
             }
         }
@@ -242,7 +255,8 @@ impl Stream {
         let begun = state.request.clone().map(Change::Begun);
         let sent = state.sent.map(|sent| Change::Sent(sent, state.attempts));
         let answer = state.answer.clone().map(|(number, text)| Change::Answered(number, text));
-        begun.into_iter().chain(messages).chain(sent).chain(answer).collect()
+        let abandoned = state.abandoned.clone().map(Change::Abandoned);
+        begun.into_iter().chain(messages).chain(sent).chain(answer).chain(abandoned).collect()
     }
 }
 
@@ -275,6 +289,7 @@ impl StreamState {
             attempts: self.attempts,
             messages: self.messages.iter().cloned().collect(),
             answer: self.answer.clone(),
+            abandoned: self.abandoned.clone(),
         }
     }
 }

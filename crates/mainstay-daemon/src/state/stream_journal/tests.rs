@@ -4,7 +4,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 
 use bytes::Bytes;
-use mainstay_proxy::Sent;
+use mainstay_proxy::{Abandoned, Sent};
 use proptest::prelude::*;
 
 use super::entry::{Change, HEADER};
@@ -68,6 +68,7 @@ fn the_next_daemon_recovers_live_streams() {
         attempts: 2,
         messages: vec![(1, text("progress"))],
         answer: None,
+        abandoned: None,
     };
     let general = StreamRecord {
         key: general,
@@ -76,6 +77,7 @@ fn the_next_daemon_recovers_live_streams() {
         attempts: 0,
         messages: vec![(9, text("note"))],
         answer: None,
+        abandoned: None,
     };
     assert_eq!(found, [call.clone(), general.clone()]);
     assert_eq!(files(dir.path()), ["8"]);
@@ -90,6 +92,31 @@ fn the_next_daemon_recovers_live_streams() {
     assert_eq!(found, [call, general], "the writes of a replaced daemon are ignored");
     next.end("a");
     assert_eq!(StreamJournal::open(dir.path(), 10).1, []);
+}
+
+#[test]
+fn an_abandoned_call_is_recovered_as_such_and_earlier_versions_ignore_that() {
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, _) = StreamJournal::open(dir.path(), 1);
+    let call = key("a", 5);
+    let token = Some("0f".into());
+    let keep_until = Some(Duration::from_millis(90_500));
+    journal.note(&call, StreamChange::BegunSent(text("call"), sent(1), 1));
+    journal
+        .note(&call, StreamChange::Abandoned(Abandoned { token: token.clone(), keep_until: None }));
+    journal.note(&call, StreamChange::Answered(1, text("late")));
+    let abandoned = Abandoned { token, keep_until };
+    journal.note(&call, StreamChange::Abandoned(abandoned.clone()));
+    let (_, found) = StreamJournal::open(dir.path(), 2);
+    assert_eq!(found[0].abandoned, Some(abandoned));
+    assert_eq!(found[0].answer, Some((1, text("late"))));
+    assert_eq!(found[0].messages, []);
+    let file = fs::read(dir.path().join("2")).unwrap();
+    assert!(file.starts_with(b"mainstay streams 1\n"), "the format is the same");
+    // The body of an entry of a stream: kind, session, number of the stream, number of the message.
+    let message = [&[4u8][..], &1u32.to_le_bytes(), b"a", &5u64.to_le_bytes(), &0u64.to_le_bytes()];
+    let message = message.concat();
+    assert!(file.windows(message.len()).any(|window| window == message), "it is message 0");
 }
 
 #[test]

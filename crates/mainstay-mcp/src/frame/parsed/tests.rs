@@ -131,6 +131,33 @@ fn a_note_joins_the_content() {
     assert_eq!(error.with_note("n"), error.text());
 }
 
+#[track_caller]
+fn check_first_note(result: &str, expected: &str) {
+    let answer = parsed(&format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#));
+    let noted = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{expected}}}"#);
+    assert_eq!(answer.with_first_note("n\"", "k", "{}"), noted);
+}
+
+#[test]
+fn a_first_note_comes_before_the_content_and_into_the_metadata() {
+    check_first_note(
+        r#"{"content":[{"type":"text","text":"]"}],"isError":false}"#,
+        r#"{"_meta":{"k":{}},"content":[{"type":"text","text":"n\""},{"type":"text","text":"]"}],"isError":false}"#,
+    );
+    check_first_note(
+        r#"{ "_meta" : { "a":1 }, "content":[ ] }"#,
+        r#"{ "_meta" : {"k":{}, "a":1 }, "content":[{"type":"text","text":"n\""} ] }"#,
+    );
+    check_first_note("{}", r#"{"_meta":{"k":{}}}"#);
+    check_first_note(r#"{"_meta":{}}"#, r#"{"_meta":{"k":{}}}"#);
+    check_first_note(r#"{"_meta":null}"#, r#"{"_meta":null}"#);
+    for unchanged in ["[]", "null", "7"] {
+        check_first_note(unchanged, unchanged);
+    }
+    let error = parsed(r#"{"jsonrpc":"2.0","id":1,"error":{"content":[]}}"#);
+    assert_eq!(error.with_first_note("n", "k", "1"), error.text());
+}
+
 /// Any JSON, with keys that matter to us in places where they do not.
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
@@ -221,5 +248,10 @@ proptest! {
         request.cancelled_id();
         request.name();
         parsed(&format!(r#"{{"jsonrpc":"2.0","id":1,"result":{payload}}}"#)).with_note("n");
+        let answer = parsed(&format!(r#"{{"jsonrpc":"2.0","id":1,"result":{payload}}}"#));
+        let noted = value(&answer.with_first_note("n", "k", "1"));
+        if payload.is_object() && payload.get("_meta").is_none_or(Value::is_object) {
+            prop_assert_eq!(&noted["result"]["_meta"]["k"], 1);
+        }
     }
 }

@@ -138,6 +138,13 @@ impl Tokens {
     }
 }
 
+/// Identifies the token in the headers, if it admits to this server. The token cannot be found from it.
+pub(super) fn token_id(tokens: &Tokens, headers: &HeaderMap, server: &str) -> Option<Box<str>> {
+    let token = bearer(headers).filter(|_| tokens.admit(headers, Some(server)))?;
+    let digits = digest(token).map(|byte| format!("{byte:02x}"));
+    Some(digits.concat().into())
+}
+
 /// Formats random bytes as a token.
 pub fn token_text(random: [u8; DIGITS / 2]) -> String {
     let digits = random.iter().map(|byte| format!("{byte:02x}"));

@@ -22,6 +22,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Front;
 use super::body::{Body, Streamed};
+use super::caller::token_id;
 use super::connection_state::ConnectionState;
 use super::connections::ConnectionBudget;
 use super::eviction::SWEEP;
@@ -103,7 +104,7 @@ pub(super) async fn take(
             match session {
                 Some(session) if session.version().is_some() => Err(Refusal::Initialized),
                 Some(session) => Ok(Taken::initialize(session, accept, message)),
-                None => initialize(front, server, accept, message),
+                None => initialize(front, server, headers, accept, message),
             }
         }
         Kind::Request => {
@@ -182,11 +183,17 @@ impl Asked {
 fn initialize(
     front: &Front,
     server: &str,
+    headers: &HeaderMap,
     accept: Accept,
     message: Parsed,
 ) -> Result<Taken, Refusal> {
     match front.servers.open(server) {
-        Ok(session) => Ok(Taken::initialize(session, accept, message)),
+        Ok(session) => {
+            if let Some(token) = token_id(&front.config.callers.tokens, headers, server) {
+                session.set_token(token);
+            }
+            Ok(Taken::initialize(session, accept, message))
+        }
         Err(OpenError::NoSuchServer) => Err(Refusal::Lookup(Lookup::NoSuchServer)),
         Err(error @ OpenError::TooManySessions) => {
             let failure = reply::failure(id_of(&message).as_deref(), &error.to_string());

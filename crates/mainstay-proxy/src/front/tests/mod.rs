@@ -296,6 +296,7 @@ fn settings() -> Settings {
         hold: Duration::from_secs(45),
         replay: BTreeSet::new(),
         quiet_restart: true,
+        late_results: true,
         isolate: false,
         isolate_idle: Duration::from_secs(1800),
     }

@@ -179,6 +179,8 @@ fn settings() -> Settings {
         hold: HOLD,
         replay: BTreeSet::from(["peek".to_owned()]),
         quiet_restart: true,
+        // A call that is given up is cancelled.
+        late_results: false,
         isolate: false,
         isolate_idle: Duration::from_secs(1800),
     }
@@ -300,6 +302,7 @@ impl StateStore for Notes {
             attempts: 0,
             messages: Vec::new(),
             answer: None,
+            abandoned: None,
         });
         match change {
             StreamChange::Begun(request) => record.request = Some(request),
@@ -315,6 +318,7 @@ impl StateStore for Notes {
             }
             StreamChange::Message(number, message) => record.messages.push((number, message)),
             StreamChange::Answered(number, answer) => record.answer = Some((number, answer)),
+            StreamChange::Abandoned(abandoned) => record.abandoned = Some(abandoned),
             StreamChange::Over => unreachable!("it is removed above"),
         }
         true

@@ -160,6 +160,10 @@ pub(super) struct ProxyArgs {
     #[arg(hide_short_help = true, long, value_name = "BOOL", hide_possible_values = true,
           num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(super) quiet_restart: Option<bool>,
+    /// Cancel a call when its client times out, instead of keeping its result for a repeat
+    #[arg(hide_short_help = true, long, value_name = "BOOL", hide_possible_values = true,
+          num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(super) no_late_results: Option<bool>,
 }
 
 #[derive(Debug, clap::Args)]

@@ -303,6 +303,7 @@ fn proxy_from(args: &ProxyArgs, old: Option<&ProxySettings>) -> ProxySettings {
         },
         port: args.port.or(old.port),
         quiet_restart: args.quiet_restart.unwrap_or(old.quiet_restart),
+        late_results: args.no_late_results.map_or(old.late_results, |is_off| !is_off),
     }
 }
 

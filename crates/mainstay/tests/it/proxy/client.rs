@@ -117,7 +117,7 @@ impl Client {
 
     /// Sends a request.
     pub(crate) fn send(&self, method: &str, params: &Value) -> Ticket<'_> {
-        let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
+        let id = self.next_id();
         self.order(&json!({"id": id, "do": method, "params": params}));
         Ticket { client: self, id }
     }
@@ -125,6 +125,23 @@ impl Client {
     /// Sends a call of a tool.
     pub(crate) fn send_call(&self, tool: &str, arguments: &Value) -> Ticket<'_> {
         self.send("tools/call", &json!({"name": tool, "arguments": arguments}))
+    }
+
+    /// The same, with the client's own timeout in seconds.
+    pub(crate) fn send_call_within(
+        &self,
+        seconds: f64,
+        tool: &str,
+        arguments: &Value,
+    ) -> Ticket<'_> {
+        let id = self.next_id();
+        let params = json!({"name": tool, "arguments": arguments});
+        self.order(&json!({"id": id, "do": "tools/call", "params": params, "timeout": seconds}));
+        Ticket { client: self, id }
+    }
+
+    fn next_id(&self) -> u64 {
+        self.last_id.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// Sends a request and waits for its result.

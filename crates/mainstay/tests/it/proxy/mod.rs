@@ -9,6 +9,7 @@ mod cold_start;
 mod continuity;
 mod front_ends;
 mod invalid_output;
+mod late_results;
 mod lists;
 pub(crate) mod raw;
 mod real;

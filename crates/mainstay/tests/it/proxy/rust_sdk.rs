@@ -104,7 +104,9 @@ async fn request(
     let id = command["id"].as_u64().unwrap();
     let message = json!({"method": command["do"], "params": command["params"]});
     let message: ClientRequest = serde_json::from_value(message).unwrap();
-    let sent = peer.send_request_with_option(message, PeerRequestOptions::no_options()).await;
+    let mut options = PeerRequestOptions::no_options();
+    options.timeout = command["timeout"].as_f64().map(Duration::from_secs_f64);
+    let sent = peer.send_request_with_option(message, options).await;
     let handle = match sent {
         Ok(handle) => handle,
         Err(error) => return handler.reported.add(failure(id, &error)),

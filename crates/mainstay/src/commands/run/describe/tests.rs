@@ -139,7 +139,7 @@ fn a_replacement_changes_given_settings() {
 fn proxy_settings_are_stored() {
     let spec = spec(
         "a --hold 0s --isolate --isolate-idle 5m --replay b --replay a --port 9000 \
-              --quiet-restart -- x",
+              --quiet-restart --no-late-results -- x",
     )
     .unwrap();
     let expected = ProxySettings {
@@ -149,6 +149,7 @@ fn proxy_settings_are_stored() {
         replay: ["a", "b"].map(str::to_owned).into(),
         port: Some(9_000),
         quiet_restart: true,
+        late_results: false,
     };
     assert_eq!(spec.proxy, expected);
 }
