@@ -54,6 +54,8 @@ pub struct Call {
     pub(crate) session: SessionKey,
     pub(crate) stream: StreamRef,
     pub(crate) message: Parsed,
+    /// When it came in. One that an earlier daemon took counts from its recovery.
+    pub(crate) arrived: Instant,
     pub(crate) kind: CallKind,
     pub(crate) replay: Replay,
     pub(crate) hold: Duration,
@@ -140,8 +142,13 @@ impl Server {
         if self.sessions.get(session).is_some_and(|session| session.is_local) {
             stream.durable = Durable::Never;
         }
+        let is_local = matches!(stream.durable, Durable::Never);
         let stream = self.streams.insert(stream);
         self.begin_call(now, session, stream, message);
+        if is_local {
+            // Its response has no head.
+            self.limit_waiting(stream);
+        }
         (stream, turn)
     }
 
@@ -157,8 +164,10 @@ impl Server {
         stream.durable = Durable::Never;
         let stream = self.streams.insert(stream);
         // All members are known before the first one can be answered.
-        let calls: Vec<_> =
-            messages.into_iter().map(|message| self.new_call(session, stream, message)).collect();
+        let calls: Vec<_> = messages
+            .into_iter()
+            .map(|message| self.new_call(now, session, stream, message))
+            .collect();
         let members = calls.iter().map(|call| BatchMember::Open(*call)).collect();
         if let Some(request) = self.streams.get_mut(stream).and_then(Stream::as_request_mut) {
             request.batch = Some(members);
@@ -176,14 +185,20 @@ impl Server {
         stream: StreamRef,
         message: Parsed,
     ) {
-        let call = self.new_call(session, stream, message);
+        let call = self.new_call(now, session, stream, message);
         if let Some(request) = self.streams.get_mut(stream).and_then(Stream::as_request_mut) {
             request.call = Some(call);
         }
         self.start_call(now, call);
     }
 
-    fn new_call(&mut self, session: SessionKey, stream: StreamRef, message: Parsed) -> CallKey {
+    fn new_call(
+        &mut self,
+        arrived: Instant,
+        session: SessionKey,
+        stream: StreamRef,
+        message: Parsed,
+    ) -> CallKey {
         let hold = self.settings.hold;
         let inherited = self.streams.get(stream).and_then(Stream::inherited);
         let replay = match inherited {
@@ -199,6 +214,7 @@ impl Server {
             session,
             stream,
             message,
+            arrived,
             kind: CallKind::Other,
             replay,
             hold,

@@ -384,8 +384,8 @@ impl Server {
                     self.notify_http(call.session, run.link, text);
                 }
             }
+            Stage::OpeningUpstream => self.leave_opening(call.session, key),
             Stage::Waiting
-            | Stage::OpeningUpstream
             | Stage::Joined(_)
             | Stage::AwaitingLists { .. }
             | Stage::AwaitingRecord { .. }

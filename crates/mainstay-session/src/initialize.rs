@@ -289,3 +289,39 @@ fn agreed_version(wanted: &str, result: &RawValue) -> ProtocolVersion {
     let servers = servers.and_then(|result| result.protocol_version.parse().ok());
     wanted.parse().unwrap_or(newest).min(servers.unwrap_or(newest))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::action::{HttpOperation, HttpOutcome};
+    use crate::calls::Arrival;
+    use crate::http::UpstreamSession;
+    use crate::record::UpstreamRecord;
+    use crate::tests::{TestCall, TestServer};
+
+    #[test]
+    fn a_silent_http_server_does_not_delay_initialize_for_long() {
+        let mut test = TestServer::http();
+        let session = test.server.open(test.now).unwrap();
+        let initialize = r#"{"jsonrpc":"2.0","id":7,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}"#;
+        let message = Parsed::read(initialize.into()).unwrap();
+        let (stream, turn) = test.server.request(test.now, session, message, Arrival::New);
+        let call = TestCall { stream, turn, run_id: serde_json::Value::Null };
+        test.passes(PATIENCE);
+        assert_eq!(test.read_all(&call), (Vec::new(), false));
+        test.passes(RECORD_WAIT);
+        assert_eq!(test.read_all(&call), (vec![1], true));
+        // The session with the server is opened by its late answer.
+        let opened = test.actions.iter().rev().find_map(|action| match action {
+            Action::Http(key, _, HttpOperation::Open { .. }) => Some(*key),
+            _ => None,
+        });
+        let hello =
+            Hello::read(test.server.copies.hello.clone().unwrap().as_ref().to_owned(), None);
+        let record = UpstreamRecord { run: 1, id: None, version: "2025-11-25".to_owned() };
+        let upstream = Arc::new(UpstreamSession::resume(record).unwrap());
+        let outcome = HttpOutcome::Opened(upstream, hello.unwrap());
+        test.server.http_done(test.now, opened.unwrap(), outcome);
+        assert!(test.server.sessions.get(session).unwrap().upstream.is_open_with(1));
+    }
+}

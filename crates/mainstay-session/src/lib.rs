@@ -24,6 +24,7 @@ mod http;
 mod initialize;
 mod late_results;
 mod level;
+mod limits;
 mod links;
 mod list_copies;
 mod list_requests;

@@ -131,6 +131,8 @@ pub(crate) enum OwnPurpose {
     Ping,
     /// Any other probe. That there is an answer is all that matters.
     Probe,
+    /// A client's list, which was answered from the copy. That it has no answer is evidence of a silent server.
+    AnsweredList,
     /// The answer does not matter.
     Ignored,
 }
@@ -304,7 +306,7 @@ impl Server {
                         !matches!(result, Err(UpstreamError::Closed { .. }));
                 }
             }
-            OwnPurpose::Probe | OwnPurpose::Ignored => {}
+            OwnPurpose::Probe | OwnPurpose::AnsweredList | OwnPurpose::Ignored => {}
         }
     }
 

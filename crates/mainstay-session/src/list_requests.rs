@@ -2,6 +2,8 @@
 //!
 //! A list that fits on one page is passed through. If the server cuts it into pages, clients get the pages of the copy,
 //! with its cursors: those of the server end with it.
+//!
+//! A server that does not answer a list in time is not waited for: the copy is the answer, and nothing more is sent to it.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +22,7 @@ use crate::timers::Timer;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(8);
 
 impl Server {
-    /// Answers with the server's list or, while it is down, with the last good copy.
+    /// Answers with the server's list or, while it is down or requests to it are held, with the last good copy.
     pub(crate) fn begin_list(&mut self, now: Instant, key: CallKey, kind: ListKind) {
         let Some(call) = self.calls.get(key) else { return };
         let Some(id) = call.message.id() else { return };
@@ -30,7 +32,8 @@ impl Server {
             return self.answer(now, key, Some(page));
         }
         let copy = self.list_copy(kind, id, None);
-        let is_down = self.run_for(call.session).is_none();
+        let run = self.run_for(call.session);
+        let is_down = run.is_none_or(|run| self.holds_requests(run.link));
         let is_inherited = self.streams.get(call.stream).and_then(Stream::inherited).is_some();
         let has_copy = copy.is_some();
         if let Some(copy) = copy.filter(|_| is_down) {
@@ -102,6 +105,17 @@ impl Server {
         }
     }
 
+    /// The server has not answered in time, whether it has the request or not.
+    pub(crate) fn list_overdue(&mut self, now: Instant, key: CallKey) {
+        let Some(call) = self.calls.get(key).filter(|_| !self.is_frozen) else { return };
+        let CallKind::List(kind) = call.kind else { return };
+        let copy = call.message.id().and_then(|id| self.list_copy(kind, id, None));
+        let Some(copy) = copy else { return };
+        let Some(call) = self.calls.take(key) else { return };
+        self.stop_waiting_for(key, &call);
+        self.answer_taken(now, key, call, Some(copy));
+    }
+
     /// The copies of a run have been read.
     pub(crate) fn answer_awaited_lists(&mut self, now: Instant) {
         for key in self.calls.keys() {
@@ -123,3 +137,6 @@ fn is_first_of_several(answer: &Bytes) -> bool {
     });
     cursor.unwrap_or(false)
 }
+
+#[cfg(test)]
+mod tests;

@@ -85,6 +85,7 @@ impl Server {
             return true;
         }
         self.begin_call(now, session, stream, message);
+        self.limit_waiting(stream);
         let call = self.streams.get(stream).and_then(|stream| stream.as_request()?.call);
         if let (Some(Sent { generation, line: Some(id) }), Some(call)) = (sent, call) {
             self.recovered.push(RecoveredRequest { generation, id, call, session });

@@ -204,6 +204,7 @@ impl Server {
         while let Some(timer) = self.timers.pop(now) {
             match timer {
                 Timer::Call(call) => self.call_due(now, call),
+                Timer::ListPatience(call) => self.list_overdue(now, call),
                 Timer::Stream(stream) => self.stream_due(now, stream),
                 Timer::Session(session) => self.session_due(now, session),
                 Timer::Listener(session) => self.update_listener(now, session),

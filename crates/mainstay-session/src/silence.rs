@@ -77,6 +77,12 @@ impl Server {
             let (call, _, sent) = calls.min_by_key(|(.., sent)| *sent)?;
             Some(OpenRequest { what: self.calls.get(call).map(|call| name_of(call))?, sent })
         };
+        let answered_list = sent().find_map(|(pending, sent)| match &pending.target {
+            Target::Own(request) if request.purpose == OwnPurpose::AnsweredList => {
+                Some((OpenRequest { what: request.method.to_owned(), sent }, pending.line))
+            }
+            Target::Own(_) | Target::Call(_) => None,
+        });
         let unread = sent().filter(|(pending, _)| pending.line > read_through);
         let input = match (observed.input, unread.map(|(_, sent)| sent).min()) {
             (None, _) => Input::Unknown,
@@ -84,10 +90,17 @@ impl Server {
             (Some((_, bytes)), Some(since)) => Input::Unread { since, bytes },
         };
         let is_read = |(_, line, _): &(CallKey, u64, Instant)| *line <= read_through;
+        let times =
+            calls().map(|(.., sent)| sent).chain(answered_list.as_ref().map(|it| it.0.sent));
+        let handled_list = answered_list.clone().filter(|(_, line)| *line <= read_through);
+        let older = |calls: Option<OpenRequest>, list: Option<(OpenRequest, u64)>| {
+            calls.into_iter().chain(list.map(|(list, _)| list)).min_by_key(|it| it.sent)
+        };
         let evidence = Evidence {
-            oldest: oldest(&mut calls()),
-            overdue: calls().filter(|(.., sent)| now >= *sent + overdue).count(),
-            being_handled: oldest(&mut calls().filter(is_read)),
+            oldest: older(oldest(&mut calls()), answered_list),
+            overdue: times.filter(|sent| now >= *sent + overdue).count(),
+            // A server that is inside a list may be as healthy as one that is inside a call.
+            being_handled: older(oldest(&mut calls().filter(is_read)), handled_list),
             last_message: stdio.watch.last_message,
             answered_ping: stdio.watch.answered_ping,
             input,
@@ -116,6 +129,11 @@ impl Server {
         if let Some(stdio) = self.stdio(key) {
             stdio.watch.is_held = true;
         }
+    }
+
+    /// Whether requests to a run wait because it does not read.
+    pub(crate) fn holds_requests(&self, key: LinkKey) -> bool {
+        self.links.get(key).and_then(Link::as_stdio).is_some_and(|stdio| stdio.watch.is_held)
     }
 
     /// Sends the requests that wait for a stdio run. Returns whether some of them still wait.

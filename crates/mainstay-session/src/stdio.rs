@@ -23,7 +23,7 @@ use tracing::debug;
 
 use self::interruption::Doubt;
 use crate::action::Action;
-use crate::calls::{Call, CallKey, Stage};
+use crate::calls::{Call, CallKey, CallKind, Stage};
 use crate::exchange::{AttemptError, CANCELLED, Failure};
 use crate::links::{Link, LinkKey, OwnPurpose, OwnRequest};
 use crate::record::Sent;
@@ -135,6 +135,21 @@ impl Stdio {
     pub(crate) fn list_request(&self) -> Option<u64> {
         let is_list = |pending: &Pending| matches!(&pending.target, Target::Own(it) if it.purpose == OwnPurpose::ListPage);
         self.pending.iter().find(|(_, pending)| is_list(pending)).map(|(id, _)| *id)
+    }
+
+    /// The answer to a request does not matter any more. One list stays as evidence while the server does not answer.
+    pub(crate) fn stop_waiting_for(&mut self, id: u64, kind: &CallKind) {
+        let is_evidence = |pending: &Pending| matches!(&pending.target, Target::Own(it) if it.purpose == OwnPurpose::AnsweredList);
+        let has_evidence = self.pending.values().any(is_evidence);
+        match (kind, self.pending.get_mut(&id)) {
+            (CallKind::List(kind), Some(pending)) if !has_evidence => {
+                let request = OwnRequest::new(OwnPurpose::AnsweredList, kind.method(), None);
+                pending.target = Target::Own(OwnRequest { repetitions: u8::MAX - 1, ..request });
+            }
+            _ => {
+                self.pending.remove(&id);
+            }
+        }
     }
 
     /// Whether the answer to a request that an earlier daemon sent is awaited.

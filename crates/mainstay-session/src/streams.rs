@@ -250,6 +250,7 @@ impl Server {
         if let Some(call) = call {
             self.watch_slow(call);
         }
+        self.limit_waiting(key);
         Some(EventId::first(number, id))
     }
 

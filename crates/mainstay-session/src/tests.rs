@@ -200,7 +200,6 @@ impl TestServer {
     pub(crate) fn link(&self) -> LinkKey {
         self.link.expect("there is a run")
     }
-
     /// The methods of the lines that the run got and no test has taken.
     pub(crate) fn lines(&mut self) -> Vec<String> {
         self.take_actions();

@@ -12,6 +12,8 @@ use crate::streams::StreamRef;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
     Call(CallKey),
+    /// A list is answered from the copy.
+    ListPatience(CallKey),
     Stream(StreamRef),
     Session(SessionKey),
     Listener(SessionKey),

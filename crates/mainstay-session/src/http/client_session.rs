@@ -120,6 +120,14 @@ impl Server {
         }
     }
 
+    /// A call does not wait for its session any more.
+    pub(crate) fn leave_opening(&mut self, key: SessionKey, call: CallKey) {
+        let session = self.sessions.get_mut(key);
+        if let Some(opening) = session.and_then(|session| session.upstream.opening.as_mut()) {
+            opening.calls.retain(|waiting| *waiting != call);
+        }
+    }
+
     /// A session with a server was opened, or could not be.
     pub(super) fn upstream_opened(
         &mut self,
