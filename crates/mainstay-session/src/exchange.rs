@@ -320,12 +320,6 @@ impl Server {
 
     fn record_loss(&mut self, now: Instant, call: &mut Call, generation: u64, failure: Failure) {
         self.withdraw_server_requests(call.session, |request| request.stream == Some(call.stream));
-        if self.streams.get(call.stream).is_some_and(|stream| stream.inherited().is_some())
-            && let Ok(progress) = self.progress_of(call)
-        {
-            // What the lost run reported was reported to the daemon before this one.
-            call.progress = progress;
-        }
         let is_http = matches!(call.stage, Stage::OpeningUpstream | Stage::AtHttp { .. });
         if is_http && failure == Failure::Unsent {
             let owner = self.run_owner(call.session);

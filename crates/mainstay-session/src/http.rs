@@ -189,9 +189,7 @@ impl Server {
                 self.route_http_request((session, link, generation), message, stream);
             }
             Kind::Notification => {
-                if stream.is_none() || self.admits_progress(key, message) {
-                    self.deliver_own(now, session, generation, message, stream);
-                }
+                self.deliver_http(now, key, (session, generation), message, stream);
             }
             Kind::Result | Kind::Error => {}
         }
@@ -205,22 +203,26 @@ impl Server {
         has_room
     }
 
-    fn admits_progress(&mut self, key: OperationKey, message: &Parsed) -> bool {
-        let Some(Operation { purpose: Purpose::Call(call), .. }) = self.operations.get(key) else {
-            return true;
-        };
-        if self.awaiting_call(*call) != Some(*call) {
-            // Its token is that of the call that was given up.
-            return message.method() != Some(&Method::Progress);
-        }
-        let progress = self.calls.get_mut(*call).and_then(|call| call.progress.as_mut());
-        match (message.method(), message.progress(), progress) {
-            (Some(Method::Progress), Some(reported), Some(progress))
-                if message.get(reported.token) == &*progress.token =>
-            {
-                progress.admits(reported.value)
+    fn deliver_http(
+        &mut self,
+        now: Instant,
+        key: OperationKey,
+        (session, generation): (SessionKey, u64),
+        message: &Parsed,
+        stream: Option<crate::streams::StreamRef>,
+    ) {
+        let purpose = self.operations.get(key).map(|operation| &operation.purpose);
+        match (purpose, message.method()) {
+            (Some(Purpose::Call(call)), Some(Method::Progress)) => {
+                let call = *call;
+                // The token of a call that was given up means nothing to the call that has joined it.
+                if self.awaiting_call(call) == Some(call)
+                    && let Some(text) = self.with_rising_progress(now, call, message)
+                {
+                    self.deliver(session, text, stream);
+                }
             }
-            _ => true,
+            _ => self.deliver_own(now, session, generation, message, stream),
         }
     }
 

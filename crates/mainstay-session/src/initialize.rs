@@ -255,7 +255,7 @@ impl Server {
         if text == report.sent && report.looks < REPEAT {
             return;
         }
-        let message = frame::progress(&progress.token, report.count, &text);
+        let message = frame::progress(&progress.token, f64::from(report.count), &text);
         (report.sent, report.looks) = (text, 0);
         self.push(stream, message);
     }

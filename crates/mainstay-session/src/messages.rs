@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use mainstay_core::human_duration;
+
 use crate::availability::{Availability, Reason};
+use crate::calls::Stage;
 use crate::replay::Verdict;
 
 /// How many lines of standard error an answer carries.
@@ -103,6 +106,32 @@ pub(crate) fn starting(server: &str, line: Option<&str>, availability: &Availabi
             format!("starting {server}: {}", shown.collect::<String>())
         }
         None => format!("starting {server}"),
+    }
+}
+
+/// The progress message for a client that waits for the answer to a request.
+pub(crate) fn waiting(
+    server: &str,
+    stage: &Stage,
+    availability: &Availability,
+    waited: Duration,
+) -> String {
+    let waited = human_duration(waited);
+    match stage {
+        Stage::Queued(_) => format!("held for {waited}: `{server}` does not read its input"),
+        Stage::Waiting | Stage::OpeningUpstream => {
+            match reason(availability).filter(|why| !why.text.is_empty()) {
+                Some(why) => format!("held for {waited}: `{server}` is not ready: {}", why.text),
+                None => format!("held for {waited}: `{server}` is not ready"),
+            }
+        }
+        Stage::AtStdio { .. }
+        | Stage::AtHttp { .. }
+        | Stage::Relayed
+        | Stage::Joined(_)
+        | Stage::AwaitingLists { .. }
+        | Stage::AwaitingRecord { .. }
+        | Stage::Over => format!("waiting for the answer of `{server}` for {waited}"),
     }
 }
 

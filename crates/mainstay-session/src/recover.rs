@@ -86,6 +86,7 @@ impl Server {
         }
         self.begin_call(now, session, stream, message);
         self.limit_waiting(stream);
+        self.begin_progress(now, stream);
         let call = self.streams.get(stream).and_then(|stream| stream.as_request()?.call);
         if let (Some(Sent { generation, line: Some(id) }), Some(call)) = (sent, call) {
             self.recovered.push(RecoveredRequest { generation, id, call, session });
@@ -165,8 +166,11 @@ impl Server {
                         matches!(frame::scan(text.as_bytes()), Ok(Frame::Request { .. }));
                     // Some may have been relayed to another daemon before.
                     let last = self.streams.get(stream).map_or(0, |stream| stream.log.last());
-                    if number > last {
-                        self.push(stream, text.into());
+                    let Ok(message) = Parsed::read(text.into()) else { continue };
+                    if number > last
+                        && let Some(text) = self.with_rising_progress(now, key, &message)
+                    {
+                        self.push(stream, text);
                     }
                 }
                 RelayNews::Answered(text) => {
@@ -177,7 +181,10 @@ impl Server {
                         Err(_) => self.lost(now, key, generation, Failure::Sent),
                     };
                 }
-                RelayNews::Lost => return self.lost(now, key, generation, Failure::Sent),
+                RelayNews::Lost => {
+                    inherited.relayed = None;
+                    return self.lost(now, key, generation, Failure::Sent);
+                }
             }
         }
     }

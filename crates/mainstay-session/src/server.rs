@@ -205,6 +205,7 @@ impl Server {
             match timer {
                 Timer::Call(call) => self.call_due(now, call),
                 Timer::ListPatience(call) => self.list_overdue(now, call),
+                Timer::Progress(call) => self.progress_due(now, call),
                 Timer::Stream(stream) => self.stream_due(now, stream),
                 Timer::Session(session) => self.session_due(now, session),
                 Timer::Listener(session) => self.update_listener(now, session),

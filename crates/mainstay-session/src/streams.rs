@@ -251,6 +251,9 @@ impl Server {
             self.watch_slow(call);
         }
         self.limit_waiting(key);
+        if commit.is_events {
+            self.begin_progress(now, key);
+        }
         Some(EventId::first(number, id))
     }
 

@@ -81,7 +81,7 @@ impl TestServer {
         Self { server, now, store, link, lines, actions }
     }
 
-    fn attach(&mut self, target: LinkTarget) {
+    pub(crate) fn attach(&mut self, target: LinkTarget) {
         let info = json!({"name": "fake", "version": "7"});
         let hello =
             json!({"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": info});

@@ -14,6 +14,8 @@ pub(crate) enum Timer {
     Call(CallKey),
     /// A list is answered from the copy.
     ListPatience(CallKey),
+    /// A client gets progress.
+    Progress(CallKey),
     Stream(StreamRef),
     Session(SessionKey),
     Listener(SessionKey),

@@ -43,6 +43,8 @@ pub struct Progress {
     pub token: Span,
     /// How far it is.
     pub value: f64,
+    /// Where that is.
+    pub place: Span,
 }
 
 /// The parameters of a message cannot be read where the proxy has to read them.
@@ -138,6 +140,12 @@ impl Parsed {
         }
     }
 
+    /// The same `notifications/progress` under another token, which is given as JSON, and with another value.
+    pub fn with_progress(&self, reported: Progress, token: &str, value: f64) -> Bytes {
+        let value = value.to_string();
+        splice(&self.text, &mut [Edit(reported.token, token), Edit(reported.place, &value)])
+    }
+
     /// The same message with another text at a place that a method of it named.
     pub fn with(&self, span: Span, new: &str) -> Bytes {
         splice(&self.text, &mut [Edit(span, new)])
@@ -160,7 +168,9 @@ impl Parsed {
     /// The parameters of `notifications/progress`, if they are valid.
     pub fn progress(&self) -> Option<Progress> {
         let [token, value] = members(self.params()?, ["progressToken", "progress"]).ok()?;
-        Some(Progress { token: self.place_of_id(token?)?, value: value?.get().parse().ok()? })
+        let (token, value) = (self.place_of_id(token?)?, value?.get());
+        let place = Span::of(value.as_bytes(), &self.text);
+        Some(Progress { token, value: value.parse().ok()?, place })
     }
 
     /// Where `notifications/cancelled` has the id of its request.

@@ -22,7 +22,7 @@ pub fn cancelled(id: Id<'_>, reason: &str) -> Bytes {
 }
 
 /// Writes the notification of progress for a token, which is given as JSON.
-pub fn progress(token: &str, progress: u32, message: &str) -> Bytes {
+pub fn progress(token: &str, progress: f64, message: &str) -> Bytes {
     let (progress, message) = (progress.to_string(), json(message));
     let params = [
         r#"{"progressToken":"#,

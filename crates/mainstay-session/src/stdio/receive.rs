@@ -102,7 +102,7 @@ impl Server {
                 None => self.route_server_request(now, key, &message),
             },
             Kind::Notification if message.method() == Some(&Method::Progress) => {
-                self.route_progress(key, &message);
+                self.route_progress(now, key, &message);
             }
             Kind::Notification => {
                 if !self.route_notification(now, key, &message) {
@@ -195,7 +195,7 @@ impl Server {
     }
 
     /// Progress has the id of its request as its token.
-    fn route_progress(&mut self, key: LinkKey, message: &Parsed) {
+    fn route_progress(&mut self, now: Instant, key: LinkKey, message: &Parsed) {
         let Some(reported) = message.progress() else { return };
         let id = Id::new(message.get(reported.token)).and_then(Id::as_u64);
         let Some(id) = id else { return };
@@ -205,9 +205,8 @@ impl Server {
         let Some(call) = self.calls.get_mut(call) else { return };
         let stream = call.stream;
         if let Some(progress) = call.progress.as_mut()
-            && progress.admits(reported.value)
+            && let Some(text) = progress.report(now, message, reported)
         {
-            let text = message.with(reported.token, &progress.token);
             self.push(stream, text);
         }
     }

@@ -96,6 +96,8 @@ pub struct Stream {
     pub(crate) purpose: Purpose,
     /// The HTTP operation that waits until the client has read some.
     pub(crate) awaits_room: Option<OperationKey>,
+    /// A message that is not part of the log: its reader gets it unless another one comes first.
+    shown: Option<Bytes>,
 }
 
 #[derive(Debug)]
@@ -166,6 +168,7 @@ impl Stream {
             left: None,
             purpose,
             awaits_room: None,
+            shown: None,
         }
     }
 
@@ -205,6 +208,7 @@ impl Stream {
         if self.is_closed {
             return false;
         }
+        self.shown = None;
         let pushed = self.log.push(message.clone());
         if pushed == Pushed::Refused {
             return false;
@@ -217,6 +221,14 @@ impl Stream {
             warn!("notifications dropped: the client does not read its stream");
         }
         true
+    }
+
+    /// Shows its reader a message that is not kept: one that is not read yet is replaced, and the next message or the answer
+    /// takes its place.
+    pub(crate) fn show(&mut self, message: Bytes) {
+        if self.has_reader && !self.is_closed && !self.is_finished() {
+            self.shown = Some(message);
+        }
     }
 
     /// Ends the stream with the one answer, or without if none is due. Returns whether it had not ended before.
@@ -234,6 +246,7 @@ impl Stream {
     /// Begins to read: the number of the reader, and the number after which the next message comes.
     pub(crate) fn attach(&mut self, start: Start) -> (u64, u64) {
         self.readers += 1;
+        self.shown = None;
         (self.has_reader, self.left) = (true, None);
         match start {
             Start::Unread => {}
@@ -254,7 +267,10 @@ impl Stream {
         }
         match self.log.next() {
             Next::Item(item) => Read::Item(item),
-            Next::Wait => Read::Wait,
+            Next::Wait => self.shown.take().map_or(Read::Wait, |message| {
+                // Who resumes after it continues after the last message of the log.
+                Read::Item(Item { number: self.log.last(), message, is_answer: false })
+            }),
             Next::End => Read::End,
         }
     }

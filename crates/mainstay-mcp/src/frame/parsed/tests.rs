@@ -84,11 +84,15 @@ fn progress_and_cancellation_name_their_request() {
         "notifications/progress",
         r#"{"progress":0.5,"total":1,"progressToken":"a","message":"x"}"#,
     );
-    let Progress { token, value: how_far } = progress.progress().unwrap();
+    let reported @ Progress { token, value: how_far, .. } = progress.progress().unwrap();
     assert_eq!((progress.get(token), how_far), (r#""a""#, 0.5));
     assert_eq!(
         progress.with(token, "9"),
         r#"{"jsonrpc":"2.0","id":1,"method":"notifications/progress","params":{"progress":0.5,"total":1,"progressToken":9,"message":"x"}}"#,
+    );
+    assert_eq!(
+        progress.with_progress(reported, "9", 1.000_001),
+        r#"{"jsonrpc":"2.0","id":1,"method":"notifications/progress","params":{"progress":1.000001,"total":1,"progressToken":9,"message":"x"}}"#,
     );
     for nonsense in [r#"{"progress":"1","progressToken":1}"#, r#"{"progressToken":1}"#, "[]"] {
         assert_eq!(call("notifications/progress", nonsense).progress(), None);
