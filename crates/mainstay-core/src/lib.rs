@@ -32,8 +32,8 @@ pub use session_runs::{SessionRunKey, SessionRuns};
 pub use spec::{
     ClientSettings, ContainerSpec, EngineKind, EnvVar, HeaderError, HeaderName, HeaderValue,
     ImageError, ImageRef, Limits, NoSuchMode, ProcessSpec, ProxyProblem, ProxySettings,
-    RefreshMode, RemoteSpec, RemoteUrl, ServerSpec, SpecError, Transport, UrlError, Volume,
-    VolumeError, Wanted, Workload, WorkloadKind,
+    RefreshMode, RemoteSpec, RemoteUrl, ServerSpec, SpecError, TimeLimit, Transport, UrlError,
+    Volume, VolumeError, Wanted, Workload, WorkloadKind,
 };
 pub use status::Status;
 pub use supervisor::Supervisor;

@@ -20,7 +20,7 @@ pub use self::clients::{ClientSettings, NoSuchMode, RefreshMode};
 pub use self::container::{
     ContainerSpec, EngineKind, ImageError, ImageRef, Limits, Volume, VolumeError,
 };
-pub use self::proxy::{ProxyProblem, ProxySettings};
+pub use self::proxy::{ProxyProblem, ProxySettings, TimeLimit};
 pub use self::remote::{HeaderError, HeaderName, HeaderValue, RemoteSpec, RemoteUrl, UrlError};
 use self::stored::Stored;
 use crate::policy::{LONGEST, LONGEST_STOP_TIMEOUT, SHORTEST_SILENCE};

@@ -20,7 +20,7 @@ use mainstay_core::{
 };
 use mainstay_engine::{Found, News, StartError};
 use mainstay_hold::limits::{ACKNOWLEDGE, STOP_SERVER};
-use mainstay_proxy::{ServerHandle, Settings};
+use mainstay_proxy::{CallTimeouts, ServerHandle, Settings};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -375,6 +375,10 @@ pub(crate) fn settings(spec: &ServerSpec) -> Settings {
         quiet_restart: proxy.quiet_restart,
         isolate: proxy.isolate,
         isolate_idle: proxy.isolate_idle,
+        call_timeouts: CallTimeouts {
+            all: proxy.call_timeout,
+            tools: proxy.tool_timeouts.iter().map(|(tool, it)| (tool.clone(), it.0)).collect(),
+        },
         late_results: proxy.late_results,
     }
 }

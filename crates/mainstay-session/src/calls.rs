@@ -56,6 +56,8 @@ pub struct Call {
     pub(crate) message: Parsed,
     /// When it came in. One that an earlier daemon took counts from its recovery.
     pub(crate) arrived: Instant,
+    /// When it is answered without the server, if its time is limited.
+    pub(crate) due: Option<Instant>,
     pub(crate) kind: CallKind,
     pub(crate) replay: Replay,
     pub(crate) hold: Duration,
@@ -215,6 +217,7 @@ impl Server {
             stream,
             message,
             arrived,
+            due: None,
             kind: CallKind::Other,
             replay,
             hold,
@@ -334,6 +337,7 @@ impl Server {
         if call.is_held {
             self.held -= 1;
         }
+        self.drop_call_timeout(key, call);
         self.open -= 1;
         self.open_bytes -= call.bytes;
         self.recovered.retain(|request| request.call != key);

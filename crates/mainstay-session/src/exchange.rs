@@ -22,7 +22,7 @@ use crate::streams::StreamRef;
 use crate::timers::Timer;
 
 /// The reason in `notifications/cancelled`.
-pub(crate) const CANCELLED: &str = "the client has given up the request";
+pub(crate) const CANCELLED: &str = "nobody waits for the answer any more";
 
 /// How an attempt ended without an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -18,6 +18,7 @@
 
 mod action;
 mod availability;
+mod call_timeout;
 mod calls;
 mod exchange;
 mod http;
@@ -56,6 +57,7 @@ pub use action::{
     Action, Decision, HttpFailure, HttpOperation, HttpOutcome, Relayed, Report, RunOwner,
 };
 pub use availability::{Availability, Reason, Run};
+pub use call_timeout::CallTimeouts;
 pub use calls::{Arrival, CallKey, NO_DISCOVER, NOT_INITIALIZED, classify_refusal};
 pub use http::{OperationKey, UpstreamSession};
 pub use initialize::client_version;

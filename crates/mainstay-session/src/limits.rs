@@ -18,10 +18,8 @@ impl Server {
                 CallKind::List(_) => {
                     self.timers.set(call.arrived + PATIENCE, Timer::ListPatience(key));
                 }
-                CallKind::Tool
-                | CallKind::Initialize(_)
-                | CallKind::Subscribe(_)
-                | CallKind::Other => {}
+                CallKind::Tool => self.limit_call(key),
+                CallKind::Initialize(_) | CallKind::Subscribe(_) | CallKind::Other => {}
             }
         }
     }

@@ -135,6 +135,32 @@ pub(crate) fn waiting(
     }
 }
 
+/// For a call that the server may have executed, after its time limit.
+pub(crate) fn timed_out(server: &str, limit: &str) -> String {
+    format!(
+        "no answer from `{server}` within {limit}, the limit for this call: it was cancelled, and its effect is unknown; \
+         check before you repeat it"
+    )
+}
+
+/// For a call that was never sent to the server, after its time limit.
+pub(crate) fn timed_out_unsent(
+    server: &str,
+    limit: &str,
+    stage: &Stage,
+    availability: Option<&Availability>,
+) -> String {
+    let why = match (stage, availability.and_then(reason)) {
+        (Stage::Queued(_), _) => "it does not read its input",
+        (_, Some(why)) if !why.text.is_empty() => &why.text,
+        _ => "it was not ready",
+    };
+    format!(
+        "no answer from `{server}` within {limit}, the limit for this call: {why}; the call was never sent to it, and not \
+         executed"
+    )
+}
+
 /// One word for a verdict, for the event log.
 pub(crate) fn cause(verdict: Verdict) -> &'static str {
     match verdict {

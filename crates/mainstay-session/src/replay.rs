@@ -190,6 +190,11 @@ impl Replay {
         self.replayed || self.interruptions > 0
     }
 
+    /// Whether a server may have executed the request, as far as attempts are over.
+    pub(crate) fn may_have_run(&self) -> bool {
+        self.was_replayed() || self.known().is_some() || self.ending.is_some()
+    }
+
     /// Since when the request has been held, if it was.
     pub(crate) fn held_since(&self) -> Option<Instant> {
         self.held

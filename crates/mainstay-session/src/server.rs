@@ -10,6 +10,7 @@ use mainstay_mcp::upstream::Identity;
 
 use crate::action::{Action, Decision, Report, RunOwner};
 use crate::availability::{Availability, Run};
+use crate::call_timeout::CallTimeouts;
 use crate::calls::Call;
 use crate::http::Operation;
 use crate::late_results::{AbandonedCall, Fingerprints};
@@ -39,6 +40,7 @@ pub struct Settings {
     pub isolate: bool,
     /// How long such a run is kept after the last message of its client.
     pub isolate_idle: Duration,
+    pub call_timeouts: CallTimeouts,
     /// Whether calls go on that a client has given up by its own timeout, and their results are kept.
     pub late_results: bool,
 }
@@ -205,6 +207,7 @@ impl Server {
             match timer {
                 Timer::Call(call) => self.call_due(now, call),
                 Timer::ListPatience(call) => self.list_overdue(now, call),
+                Timer::CallTimeout(call) => self.call_timed_out(now, call),
                 Timer::Progress(call) => self.progress_due(now, call),
                 Timer::Stream(stream) => self.stream_due(now, stream),
                 Timer::Session(session) => self.session_due(now, session),

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::action::{Action, HttpOperation};
 use crate::availability::Availability;
+use crate::call_timeout::CallTimeouts;
 use crate::calls::Arrival;
 use crate::http::OperationKey;
 use crate::links::{LinkKey, LinkTarget, RunInfo};
@@ -70,6 +71,7 @@ impl TestServer {
                 late_results: true,
                 isolate: false,
                 isolate_idle: Duration::from_secs(1800),
+                call_timeouts: CallTimeouts::default(),
             },
             store: Arc::<TestStore>::clone(&store),
             identity: Identity { name: "mainstay".to_owned(), version: "0".to_owned() },

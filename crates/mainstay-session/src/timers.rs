@@ -14,6 +14,8 @@ pub(crate) enum Timer {
     Call(CallKey),
     /// A list is answered from the copy.
     ListPatience(CallKey),
+    /// A call has taken as long as it may.
+    CallTimeout(CallKey),
     /// A client gets progress.
     Progress(CallKey),
     Stream(StreamRef),
@@ -35,6 +37,10 @@ pub(crate) struct Timers {
 impl Timers {
     pub(crate) fn set(&mut self, at: Instant, timer: Timer) {
         self.all.insert((at, timer));
+    }
+
+    pub(crate) fn remove(&mut self, at: Instant, timer: Timer) {
+        self.all.remove(&(at, timer));
     }
 
     pub(crate) fn next(&self) -> Option<Instant> {

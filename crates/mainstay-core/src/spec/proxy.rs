@@ -1,19 +1,32 @@
 //! How Mainstay passes requests from clients to a server.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Transport, Workload};
-use crate::text::duration;
+use crate::policy::LONGEST;
+use crate::text::{duration, time_limit};
 
 /// No request is held longer: no client waits that long.
 const LONGEST_HOLD: Duration = Duration::from_secs(600);
 
 /// The minimum, because a client may be between two requests.
 const SHORTEST_ISOLATE_IDLE: Duration = Duration::from_secs(1);
+
+/// The minimum, because a healthy server may be slow for a moment.
+const SHORTEST_CALL_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A time, or `never`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct TimeLimit(
+    #[serde(with = "time_limit")]
+    #[schemars(with = "String")]
+    pub Option<Duration>,
+);
 
 /// Settings for requests to one server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -30,6 +43,13 @@ pub struct ProxySettings {
     #[serde(with = "duration")]
     #[schemars(with = "String")]
     pub isolate_idle: Duration,
+    /// How long a call of a tool may take before it is answered without the server and cancelled there; `never`, or at
+    /// least 1 second in a valid spec.
+    #[serde(with = "time_limit")]
+    #[schemars(with = "String")]
+    pub call_timeout: Option<Duration>,
+    /// The same for single tools.
+    pub tool_timeouts: BTreeMap<String, TimeLimit>,
     /// Tools that may be called a second time when the server stopped during the first call.
     pub replay: BTreeSet<String>,
     /// A port of 127.0.0.1 for this server alone, in addition to the common one.
@@ -46,6 +66,8 @@ impl Default for ProxySettings {
             hold: Duration::from_secs(45),
             isolate: false,
             isolate_idle: Duration::from_secs(30 * 60),
+            call_timeout: None,
+            tool_timeouts: BTreeMap::new(),
             replay: BTreeSet::new(),
             port: None,
             quiet_restart: false,
@@ -65,6 +87,10 @@ pub enum ProxyProblem {
     /// Clients would lose their runs between two requests.
     #[error("the idle time of an isolated run must be at least 1 second")]
     ShortIsolateIdle,
+    #[error("a call timeout must be at least 1 second")]
+    ShortCallTimeout,
+    #[error("a call timeout cannot be longer than 10 years")]
+    LongCallTimeout,
     #[error("{0:?} is not the name of a tool")]
     BadTool(String),
     /// Clients could not connect to it.
@@ -87,8 +113,17 @@ impl ProxySettings {
         if self.isolate_idle < SHORTEST_ISOLATE_IDLE {
             return Err(ProxyProblem::ShortIsolateIdle);
         }
+        let timeouts = self.tool_timeouts.values().filter_map(|TimeLimit(limit)| *limit);
+        for timeout in timeouts.chain(self.call_timeout) {
+            if timeout < SHORTEST_CALL_TIMEOUT {
+                return Err(ProxyProblem::ShortCallTimeout);
+            }
+            if timeout > LONGEST {
+                return Err(ProxyProblem::LongCallTimeout);
+            }
+        }
         let nameless = |tool: &&String| tool.is_empty() || tool.contains(char::is_control);
-        if let Some(tool) = self.replay.iter().find(nameless) {
+        if let Some(tool) = self.replay.iter().chain(self.tool_timeouts.keys()).find(nameless) {
             return Err(ProxyProblem::BadTool(tool.clone()));
         }
         match self.port {
@@ -114,8 +149,6 @@ fn port_here(workload: &Workload) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
     use crate::{ContainerSpec, ProcessSpec, RemoteSpec};
 
@@ -176,6 +209,18 @@ mod tests {
             let refused = check(stdio, |s| s.replay = BTreeSet::from([tool.to_owned()]));
             assert_eq!(refused, format!("{expected} is not the name of a tool"));
         }
+        let timeout = |tool: &str, millis| {
+            let limit = TimeLimit(Some(Duration::from_millis(millis)));
+            check(stdio, |s| s.tool_timeouts = BTreeMap::from([(tool.to_owned(), limit)]))
+        };
+        assert_eq!(timeout("a", 1000), "fine");
+        assert_eq!(timeout("a", 999), "a call timeout must be at least 1 second");
+        assert_eq!(timeout("", 1000), "\"\" is not the name of a tool");
+        assert_eq!(check(remote, |s| s.call_timeout = Some(LONGEST)), "fine");
+        assert_eq!(
+            check(remote, |s| s.call_timeout = Some(LONGEST * 2)),
+            "a call timeout cannot be longer than 10 years"
+        );
         assert_eq!(check(remote, |s| s.port = Some(0)), "a port of its own must not be 0");
         assert_eq!(check(http, |s| s.port = Some(8_081)), "fine");
         assert_eq!(
@@ -190,6 +235,14 @@ mod tests {
         let settings: ProxySettings = serde_json::from_str(r#"{"hold":"5s"}"#).unwrap();
         let expected = ProxySettings { hold: Duration::from_secs(5), ..ProxySettings::default() };
         assert_eq!(settings, expected);
+        let limits = r#"{"call_timeout":"5m","tool_timeouts":{"a":"never","b":"30s"}}"#;
+        let limits: ProxySettings = serde_json::from_str(limits).unwrap();
+        let json = serde_json::to_string(&limits).unwrap();
+        assert!(
+            json.contains(r#""call_timeout":"5m","tool_timeouts":{"a":"never","b":"30s"}"#),
+            "{json}"
+        );
+        assert_eq!(serde_json::from_str::<ProxySettings>(&json).unwrap(), limits);
         let json = serde_json::to_string(&settings).unwrap();
         assert_eq!(serde_json::from_str::<ProxySettings>(&json).unwrap(), expected);
     }

@@ -8,8 +8,8 @@ use mainstay_core::session_runs::{Event as SessionRunEvent, Requests};
 use mainstay_core::{SessionRuns, supervisor};
 use mainstay_mcp::upstream::Identity;
 use mainstay_session::{
-    Action, Config, LinkKey, OperationKey, RelayNews, Report, Server, SessionClock, SessionIds,
-    Settings, StreamRef,
+    Action, CallTimeouts, Config, LinkKey, OperationKey, RelayNews, Report, Server, SessionClock,
+    SessionIds, Settings, StreamRef,
 };
 
 use crate::driver::{Driver, Scope};
@@ -101,6 +101,12 @@ impl World {
             late_results: true,
             isolate: self.script.kind == Kind::Isolated,
             isolate_idle: Duration::from_secs(60),
+            call_timeouts: CallTimeouts {
+                all: Some(self.script.call_timeout)
+                    .filter(|limit| *limit > 0)
+                    .map(Duration::from_millis),
+                tools: BTreeMap::new(),
+            },
         };
         Config {
             name: "sim".into(),

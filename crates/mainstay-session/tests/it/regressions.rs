@@ -25,6 +25,7 @@ fn check(kind: Kind, change: impl FnOnce(&mut Script), steps: &[(u64, What)]) {
         disk: 0,
         is_removed: false,
         expires: false,
+        call_timeout: 0,
         steps,
     };
     change(&mut script);

@@ -34,6 +34,8 @@ pub(crate) struct Script {
     pub(crate) is_removed: bool,
     /// Whether sessions expire instead of being closed.
     pub(crate) expires: bool,
+    /// How long calls of tools may take, in ms; 0 means any time.
+    pub(crate) call_timeout: u64,
     pub(crate) steps: Vec<Step>,
 }
 
@@ -315,6 +317,7 @@ impl Script {
             disk: rng.pick(&[0, 5, 50]),
             is_removed: rng.one_in(8),
             expires: rng.one_in(8),
+            call_timeout: rng.pick(&[0, 0, 1000, 5000]),
             steps,
         }
     }

@@ -1,13 +1,14 @@
 //! `mainstay status`
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use mainstay_api::{
     EntryStanding, LastExit, McpInfo, Registration, Request, ServerInfo, StatusReport, TargetOwner,
 };
 use mainstay_core::{
-    OnStop, ProxySettings, RefreshMode, RestartPolicy, ServerName, StableFrom, Wanted,
+    OnStop, ProxySettings, RefreshMode, RestartPolicy, ServerName, StableFrom, TimeLimit, Wanted,
     human_duration,
 };
 
@@ -159,6 +160,7 @@ fn requests(proxy: &ProxySettings) -> String {
             "each session has its own process, kept for {idle} after its last request"
         ));
     }
+    parts.extend(timeouts(proxy));
     if !proxy.replay.is_empty() {
         let tools: Vec<String> = proxy.replay.iter().map(|tool| plain_line(tool)).collect();
         parts.push(format!("safe to repeat: {}", tools.join(", ")));
@@ -171,6 +173,18 @@ fn requests(proxy: &ProxySettings) -> String {
         parts.push("cancelled when their client times out".to_owned());
     }
     parts.join("; ")
+}
+
+/// How long calls may take, if that is limited.
+fn timeouts(proxy: &ProxySettings) -> Option<String> {
+    let text = |limit: Option<Duration>| limit.map_or("no limit".to_owned(), human_duration);
+    let tools = proxy.tool_timeouts.iter();
+    let tools: Vec<_> = tools
+        .map(|(tool, TimeLimit(limit))| format!("{} {}", plain_line(tool), text(*limit)))
+        .collect();
+    let all = proxy.call_timeout.map(|limit| text(Some(limit)));
+    let limits: Vec<_> = all.into_iter().chain(tools).collect();
+    (!limits.is_empty()).then(|| format!("call timeout: {}", limits.join(", ")))
 }
 
 /// The clients that have an entry for it, and the refresh mode if it is not the default.
@@ -366,6 +380,8 @@ mod tests {
             hold: std::time::Duration::ZERO,
             isolate: true,
             isolate_idle: std::time::Duration::from_secs(300),
+            call_timeout: Some(std::time::Duration::from_secs(300)),
+            tool_timeouts: [("watch".to_owned(), TimeLimit(None))].into(),
             replay: ["add", "convert"].map(str::to_owned).into(),
             port: Some(9_000),
             quiet_restart: true,
@@ -373,7 +389,7 @@ mod tests {
         };
         assert_eq!(
             requests(&proxy),
-            "fail at once; each session has its own process, kept for 5 min after its last request; safe to repeat: add, convert; also on port 9000; no note after a restart; cancelled when their client times out"
+            "fail at once; each session has its own process, kept for 5 min after its last request; call timeout: 5 min, watch no limit; safe to repeat: add, convert; also on port 9000; no note after a restart; cancelled when their client times out"
         );
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use mainstay_clients::Client;
 use mainstay_core::{
     EngineKind, HeaderName, ImageRef, Limits, OnStop, ProxySettings, RefreshMode, RemoteUrl,
-    RestartPolicy, ServerName, StableFrom, Volume,
+    RestartPolicy, ServerName, StableFrom, TimeLimit, Volume,
 };
 use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
@@ -99,6 +99,9 @@ struct Proxy {
     isolate: bool,
     #[serde(with = "duration")]
     isolate_idle: Duration,
+    #[serde(with = "time_limit")]
+    call_timeout: Option<Duration>,
+    tool_timeouts: BTreeMap<String, TimeLimit>,
     replay: BTreeSet<String>,
     port: Option<u16>,
     quiet_restart: bool,

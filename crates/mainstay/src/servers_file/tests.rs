@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mainstay_core::{
     ClientSettings, ContainerSpec, EngineKind, EnvVar, Limits, OnStop, ProcessSpec, ProxySettings,
-    RefreshMode, RemoteSpec, RestartPolicy, StableFrom, Transport, Workload,
+    RefreshMode, RemoteSpec, RestartPolicy, StableFrom, TimeLimit, Transport, Workload,
 };
 
 use super::*;
@@ -60,6 +60,12 @@ fn specs() -> Vec<ServerSpec> {
         }),
         proxy: ProxySettings {
             hold: Duration::ZERO,
+            call_timeout: Some(Duration::from_secs(300)),
+            tool_timeouts: [
+                ("convert".to_owned(), TimeLimit(Some(Duration::from_secs(30)))),
+                ("watch".to_owned(), TimeLimit(None)),
+            ]
+            .into(),
             replay: ["convert", "say \"hi\""].map(str::to_owned).into(),
             port: Some(9_000),
             quiet_restart: true,
@@ -161,6 +167,8 @@ fn an_export_is_reviewable_and_holds_no_secret() {
     clients = ["cursor", "zed"]
     refresh = "always"
     proxy.hold = "0s"
+    proxy.call-timeout = "5m"
+    proxy.tool-timeouts = { convert = "30s", watch = "never" }
     proxy.replay = ["convert", 'say "hi"']
     proxy.port = 9000
     proxy.quiet-restart = true

@@ -86,13 +86,13 @@ export async function drive({ client, transport, questions, callTool }) {
     'logging/setLevel': ({ level }, options) => client.setLoggingLevel(level, options),
     ping: (_, options) => client.ping(options),
   };
-  const request = async ({ id, do: method, params, timeout }) => {
+  const request = async ({ id, do: method, params, options, timeout }) => {
     const giveUp = new AbortController();
     inFlight.set(id, giveUp);
     const onprogress = (progress) => tell({ event: 'progress', id, ...progress });
     try {
-      const options = { signal: giveUp.signal, onprogress, ...(timeout && { timeout: timeout * 1000 }) };
-      const result = await requests[method](params, options);
+      const limit = timeout && { timeout: timeout * 1000 };
+      const result = await requests[method](params, { ...options, ...limit, signal: giveUp.signal, onprogress });
       tell({ event: 'result', id, result });
     } catch (error) {
       tell({ event: 'error', id, code: error?.code, message: String(error?.message ?? error) });

@@ -108,8 +108,8 @@ fn status_and_why_in_json() {
     assert_eq!((&status["env"], &status["cwd"]), (&json!(["TOKEN"]), &json!("[ROOT]/project")));
     assert_eq!(status["restart_max"], 3);
     let proxy = json!({
-        "hold": "1m", "isolate": false, "isolate_idle": "30m", "replay": ["add"], "port": null,
-        "quiet_restart": false,
+        "hold": "1m", "isolate": false, "isolate_idle": "30m", "call_timeout": "never",
+        "tool_timeouts": {}, "replay": ["add"], "port": null, "quiet_restart": false,
         "late_results": true,
     });
     assert_eq!(status["proxy"], proxy);

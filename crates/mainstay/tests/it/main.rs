@@ -4,6 +4,7 @@
 
 mod attacks;
 mod bad_input;
+mod call_timeout;
 mod client_commands;
 mod clients;
 mod commands;

@@ -299,6 +299,7 @@ fn settings() -> Settings {
         late_results: true,
         isolate: false,
         isolate_idle: Duration::from_secs(1800),
+        call_timeouts: crate::CallTimeouts::default(),
     }
 }
 

@@ -183,6 +183,7 @@ fn settings() -> Settings {
         late_results: false,
         isolate: false,
         isolate_idle: Duration::from_secs(1800),
+        call_timeouts: mainstay_proxy::CallTimeouts::default(),
     }
 }
 

@@ -150,6 +150,10 @@ pub(super) struct ProxyArgs {
     /// How long such a process is kept after the last request of its session [default: 30m]
     #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = duration)]
     pub(super) isolate_idle: Option<Duration>,
+    /// Answer a call that takes longer and cancel it at the server, or `never`; for one tool, `TOOL=TIME` (repeatable)
+    /// [default: never]
+    #[arg(hide_short_help = true, long, value_name = "[TOOL=]TIME", value_parser = call_timeout)]
+    pub(super) call_timeout: Vec<CallTimeout>,
     /// A tool whose calls are safe to repeat after a restart (repeatable)
     #[arg(hide_short_help = true, long, value_name = "TOOL")]
     pub(super) replay: Vec<String>,
@@ -227,6 +231,22 @@ pub(super) struct RestartArgs {
     /// Kill it when it has been inside a call for this long and read nothing else, or `never` [default: 15m]
     #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = time_limit)]
     pub(super) block_limit: Option<Limit<Duration>>,
+}
+
+/// The longest time of all calls, or of those of one tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CallTimeout {
+    pub(super) tool: Option<String>,
+    pub(super) limit: Limit<Duration>,
+}
+
+fn call_timeout(text: &str) -> Result<CallTimeout, String> {
+    let (tool, limit) = match text.rsplit_once('=') {
+        Some(("", _)) => return Err("write the name of a tool before `=`".to_owned()),
+        Some((tool, limit)) => (Some(tool.to_owned()), limit),
+        None => (None, text),
+    };
+    Ok(CallTimeout { tool, limit: time_limit(limit)? })
 }
 
 /// Parses a setting by its name in files. Names may have a help text.

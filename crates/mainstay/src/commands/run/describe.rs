@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use mainstay_core::{
     ClientSettings, EnvVar, HeaderName, HeaderValue, ProcessSpec, ProxySettings, RemoteSpec,
-    RemoteUrl, RestartPolicy, ServerSpec, SpecError, Transport, Workload,
+    RemoteUrl, RestartPolicy, ServerSpec, SpecError, TimeLimit, Transport, Workload,
 };
 
-use super::args::{Args, ClientArgs, ProxyArgs, RemoteArgs, RestartArgs};
+use super::args::{Args, CallTimeout, ClientArgs, ProxyArgs, RemoteArgs, RestartArgs};
 use super::container::{container_from, no_container, too_little_memory};
 use crate::context::Caller;
 use crate::environment;
@@ -293,7 +294,13 @@ fn policy_from(args: &RestartArgs, old: Option<&RestartPolicy>) -> RestartPolicy
 
 fn proxy_from(args: &ProxyArgs, old: Option<&ProxySettings>) -> ProxySettings {
     let old = old.cloned().unwrap_or_default();
+    let (call_timeout, tool_timeouts) = match &args.call_timeout[..] {
+        [] => (old.call_timeout, old.tool_timeouts),
+        given => timeouts_from(given),
+    };
     ProxySettings {
+        call_timeout,
+        tool_timeouts,
         hold: args.hold.unwrap_or(old.hold),
         isolate: args.isolate.unwrap_or(old.isolate),
         isolate_idle: args.isolate_idle.unwrap_or(old.isolate_idle),
@@ -305,6 +312,19 @@ fn proxy_from(args: &ProxyArgs, old: Option<&ProxySettings>) -> ProxySettings {
         quiet_restart: args.quiet_restart.unwrap_or(old.quiet_restart),
         late_results: args.no_late_results.map_or(old.late_results, |is_off| !is_off),
     }
+}
+
+/// The last one for a tool counts, and the last one for all.
+fn timeouts_from(given: &[CallTimeout]) -> (Option<Duration>, BTreeMap<String, TimeLimit>) {
+    let mut tools = BTreeMap::new();
+    let mut all = None;
+    for CallTimeout { tool, limit } in given {
+        match tool {
+            Some(tool) => drop(tools.insert(tool.clone(), TimeLimit(*limit))),
+            None => all = *limit,
+        }
+    }
+    (all, tools)
 }
 
 fn clients_from(args: &ClientArgs, old: Option<&ClientSettings>) -> ClientSettings {

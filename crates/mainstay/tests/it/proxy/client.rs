@@ -122,6 +122,14 @@ impl Client {
         Ticket { client: self, id }
     }
 
+    /// Sends a call of a tool with options of the TypeScript SDK.
+    pub(crate) fn send_call_with(&self, tool: &str, options: &Value) -> Ticket<'_> {
+        let id = self.next_id();
+        let params = json!({"name": tool, "arguments": {}});
+        self.order(&json!({"id": id, "do": "tools/call", "params": params, "options": options}));
+        Ticket { client: self, id }
+    }
+
     /// Sends a call of a tool.
     pub(crate) fn send_call(&self, tool: &str, arguments: &Value) -> Ticket<'_> {
         self.send("tools/call", &json!({"name": tool, "arguments": arguments}))

@@ -139,6 +139,7 @@ fn a_replacement_changes_given_settings() {
 fn proxy_settings_are_stored() {
     let spec = spec(
         "a --hold 0s --isolate --isolate-idle 5m --replay b --replay a --port 9000 \
+              --call-timeout 9m --call-timeout scan=30s --call-timeout a=b=never --call-timeout 5m \
               --quiet-restart --no-late-results -- x",
     )
     .unwrap();
@@ -146,6 +147,12 @@ fn proxy_settings_are_stored() {
         hold: Duration::ZERO,
         isolate: true,
         isolate_idle: Duration::from_secs(300),
+        call_timeout: Some(Duration::from_secs(300)),
+        tool_timeouts: [
+            ("scan".to_owned(), TimeLimit(Some(Duration::from_secs(30)))),
+            ("a=b".to_owned(), TimeLimit(None)),
+        ]
+        .into(),
         replay: ["a", "b"].map(str::to_owned).into(),
         port: Some(9_000),
         quiet_restart: true,

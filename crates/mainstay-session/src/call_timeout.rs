@@ -1,0 +1,86 @@
+//! Calls of tools whose time is limited: a call without an answer by then is answered here, and cancelled at the server.
+//!
+//! The time counts from the arrival of the call, also while it is held. It counts again from the recovery by another daemon.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use mainstay_core::human_duration;
+
+use crate::calls::{Call, CallKey, Stage};
+use crate::messages;
+use crate::server::Server;
+use crate::timers::Timer;
+
+/// How long calls of tools may take.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CallTimeouts {
+    pub all: Option<Duration>,
+    /// For single tools, instead of that.
+    pub tools: BTreeMap<String, Option<Duration>>,
+}
+
+impl CallTimeouts {
+    fn of(&self, call: &Call) -> Option<Duration> {
+        if self.tools.is_empty() {
+            return self.all;
+        }
+        let tool = call.message.name();
+        let own = tool.and_then(|tool| self.tools.get(&*tool));
+        own.map_or(self.all, |limit| *limit)
+    }
+}
+
+impl Server {
+    /// A call of a tool has no answer after a moment.
+    pub(crate) fn limit_call(&mut self, key: CallKey) {
+        let Some(call) = self.calls.get_mut(key) else { return };
+        let Some(limit) = self.settings.call_timeouts.of(call) else { return };
+        let due = call.arrived + limit;
+        call.due = Some(due);
+        self.timers.set(due, Timer::CallTimeout(key));
+    }
+
+    /// A call is over, and its timer is not needed.
+    pub(crate) fn drop_call_timeout(&mut self, key: CallKey, call: &Call) {
+        if let Some(due) = call.due {
+            self.timers.remove(due, Timer::CallTimeout(key));
+        }
+    }
+
+    pub(crate) fn call_timed_out(&mut self, now: Instant, key: CallKey) {
+        if self.is_frozen {
+            // Another daemon decides about it.
+            return;
+        }
+        let Some(call) = self.calls.take(key) else { return };
+        let limit = human_duration(call.due.unwrap_or(now).saturating_duration_since(call.arrived));
+        let may_have_run = match call.stage {
+            Stage::AtStdio { .. } | Stage::AtHttp { .. } | Stage::Relayed | Stage::Joined(_) => {
+                true
+            }
+            Stage::Waiting
+            | Stage::Queued(_)
+            | Stage::OpeningUpstream
+            | Stage::AwaitingLists { .. }
+            | Stage::AwaitingRecord { .. }
+            | Stage::Over => call.replay.may_have_run(),
+        };
+        let text = if may_have_run {
+            messages::timed_out(&self.name, &limit)
+        } else {
+            let session = self.sessions.get(call.session);
+            let present = session.map(|session| self.availability_for(session));
+            messages::timed_out_unsent(&self.name, &limit, &call.stage, present)
+        };
+        if let Stage::Joined(earlier) = call.stage {
+            self.cancel_joined(now, key, earlier);
+        }
+        self.cancel_at_server(key, &call);
+        self.record_decision(&call, "call-timeout", &text, None);
+        self.refuse(now, key, call, "call-timeout", &text);
+    }
+}
+
+#[cfg(test)]
+mod tests;
