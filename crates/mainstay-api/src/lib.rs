@@ -19,6 +19,7 @@ mod location;
 mod model;
 mod protocol;
 mod registration;
+mod silence;
 mod stop_mark;
 
 pub use client::{
@@ -40,6 +41,7 @@ pub use protocol::{
 pub use registration::{
     ClientDone, ClientEntry, ClientInfo, ClientReport, EntryStanding, Registration,
 };
+pub use silence::{SilenceInfo, StartInfo, WaitReport};
 
 /// The JSON schema of everything that `--json` prints, as it is checked in.
 pub fn schema() -> serde_json::Value {

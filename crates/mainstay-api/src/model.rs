@@ -10,7 +10,7 @@ use mainstay_core::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ClientReport, Registration};
+use crate::{ClientReport, Registration, SilenceInfo, StartInfo};
 
 /// One server, as `ls --json` prints it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -50,6 +50,12 @@ pub struct ServerInfo {
     pub next_restart_at: Option<Timestamp>,
     /// How the last run ended.
     pub last_exit: Option<LastExit>,
+    /// What it does, if it takes long to become ready. Older daemons do not send it.
+    #[serde(default)]
+    pub start: Option<StartInfo>,
+    /// Why it does not answer, if a request has waited long. Older daemons do not send it.
+    #[serde(default)]
+    pub silence: Option<SilenceInfo>,
     /// Client sessions that are open.
     pub sessions: u32,
     /// The server's process, not its shim.

@@ -14,6 +14,7 @@ mod policy;
 pub mod refresh;
 pub mod session_runs;
 mod spec;
+pub mod start_activity;
 mod status;
 pub mod supervisor;
 mod text;

@@ -1,11 +1,15 @@
 //! The state of a server that a driver publishes.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use jiff::Timestamp;
-use mainstay_api::{ContainerInfo, LastExit, McpInfo, ServerInfo, StatusReport, TargetOwner};
+use mainstay_api::{
+    ContainerInfo, LastExit, McpInfo, ServerInfo, SilenceInfo, StartInfo, StatusReport, TargetOwner,
+};
+use mainstay_core::start_activity::{StartActivity, StartInput};
 use mainstay_core::supervisor::{RemoteOutage, RunDetails};
-use mainstay_core::watchdog::Verdict;
+use mainstay_core::watchdog::Findings;
 use mainstay_core::{
     Cause, ContainerSpec, RefreshMode, ServerSpec, Status, Transport, Unit, Wanted, Workload,
 };
@@ -27,8 +31,8 @@ pub(crate) struct Snapshot {
     /// What the present run consists of.
     pub(crate) details: RunDetails,
     pub(crate) remote_outage: Option<RemoteOutage>,
-    /// What the evidence about a run proves that does not answer.
-    pub(crate) verdict: Option<Verdict>,
+    /// What is known about a run that does not answer.
+    pub(crate) findings: Option<Findings>,
     pub(crate) session: Option<Session>,
     /// The end of what the last run that ended wrote to standard error.
     pub(crate) last_stderr: Option<Arc<[u8]>>,
@@ -58,12 +62,13 @@ impl Snapshot {
         let now = clock::now();
         let view = self.unit.view(now);
         let outage = self.remote_outage.as_ref().filter(|_| view.status == Status::Waiting);
-        let (status, reason) = match (outage, &self.verdict) {
+        let findings = self.findings.as_ref().filter(|_| view.status == Status::Running);
+        let (status, reason) = match (outage, findings) {
             (Some(outage), _) => (view.status, outage.reason(now)),
-            (None, Some(verdict)) if view.status == Status::Running => {
-                (verdict.status(), verdict.describe(now).to_string())
+            (None, Some(findings)) => {
+                (findings.verdict.status(), findings.describe(now).to_string())
             }
-            (None, _) => (view.status, view.reason),
+            (None, None) => (view.status, view.reason),
         };
         let (spec, times) = (&self.spec, &self.times);
         ServerInfo {
@@ -82,10 +87,47 @@ impl Snapshot {
             ready_at: times.ready_at,
             next_restart_at: view.next_restart.and(times.next_restart_at),
             last_exit: times.ended.as_ref().map(|(cause, text, at)| last_exit(cause, text, *at)),
+            start: self.unit.start_activity().map(|activity| start(activity, now)),
+            silence: findings.map(|findings| silence(findings, now)),
             sessions: 0,
             pid: self.details.pid,
             container_id: self.details.container.clone(),
         }
+    }
+}
+
+fn start(activity: &StartActivity, now: Instant) -> StartInfo {
+    let wall = |at: Instant| clock::wall_before(now.saturating_duration_since(at));
+    let (has_read, unread_bytes) = match activity.input {
+        StartInput::Unknown => (None, None),
+        StartInput::Unread(bytes) => (Some(false), Some(bytes)),
+        StartInput::Read => (Some(true), Some(0)),
+    };
+    StartInfo {
+        activity: activity.kind.as_str().to_owned(),
+        description: activity.describe(now).to_string(),
+        child: activity.child.clone(),
+        has_read,
+        unread_bytes,
+        connections: activity.connections.try_into().unwrap_or(u64::MAX),
+        quiet_since: activity.quiet_since.map(wall),
+        waits_for: activity.waits_for.map(|what| what.as_str().to_owned()),
+    }
+}
+
+fn silence(findings: &Findings, now: Instant) -> SilenceInfo {
+    let wall = |at: Instant| clock::wall_before(now.saturating_duration_since(at));
+    let call = findings.verdict.request().or(findings.oldest.as_ref());
+    SilenceInfo {
+        verdict: findings.verdict.as_str().to_owned(),
+        since: wall(findings.verdict.since().unwrap_or(now)),
+        call: call.map(|call| call.what.clone()),
+        call_sent_at: call.map(|call| wall(call.sent)),
+        overdue_calls: findings.overdue.try_into().unwrap_or(u64::MAX),
+        unread_bytes: findings.unread_bytes,
+        quiet_since: findings.quiet_since.map(wall),
+        waits_for: findings.waits_for.map(|what| what.as_str().to_owned()),
+        unanswered_probes: findings.unanswered.iter().map(|it| it.as_str().to_owned()).collect(),
     }
 }
 

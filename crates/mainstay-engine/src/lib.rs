@@ -26,6 +26,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use jiff::Timestamp;
+use mainstay_core::start_activity::StartEvidence;
 use mainstay_core::watchdog::Processes;
 pub use mainstay_core::{FoundState, News, RunKey, Started};
 use mainstay_core::{Interruption, ServerName, ServerSpec};
@@ -166,6 +167,11 @@ pub trait Engine: Send + Sync + 'static {
     /// What can be seen of a run from outside, if it does not answer.
     async fn observe(&self, _key: &RunKey) -> Result<Observation, EngineError> {
         Ok(Observation::default())
+    }
+
+    /// What a run does that does not become ready. Without processes, if they cannot be seen.
+    async fn observe_start(&self, _key: &RunKey) -> Result<StartEvidence, EngineError> {
+        Ok(StartEvidence::default())
     }
 
     /// Writes what each thread of a run waits for to the server's log, if its processes can be seen.

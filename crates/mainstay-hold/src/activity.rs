@@ -3,10 +3,14 @@
 //! The kernel counts how often each thread was scheduled. Processor time is too coarse for this: a thread that
 //! wakes up, does little and sleeps again does not add a clock tick.
 
+mod processes;
+
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::Path;
+
+pub use processes::{ProcessActivity, each_descendant};
 
 use crate::{procfs, tree};
 
@@ -14,7 +18,7 @@ use crate::{procfs, tree};
 const MAX_LINES: usize = 200;
 
 /// What a process tree is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Activity {
     /// A number that is another one whenever a thread was scheduled, or threads came or went.
     pub switches: u64,
@@ -22,6 +26,8 @@ pub struct Activity {
     pub is_active: bool,
     /// Whether a process is stopped by a signal or a debugger, or frozen.
     pub is_suspended: bool,
+    /// The place in the kernel where the main thread of the first process waits, if this user may read it.
+    pub waits_in: Option<String>,
 }
 
 /// What the living descendants of a process are doing. Reads many files, so async code should call it on a thread for
@@ -29,7 +35,8 @@ pub struct Activity {
 pub fn of_descendants(of: u32) -> io::Result<Activity> {
     let mut switches = DefaultHasher::new();
     let (mut is_active, mut is_suspended) = (false, false);
-    for process in tree::living_descendants(of)? {
+    let processes = tree::living_descendants(of)?;
+    for process in &processes {
         is_suspended |= is_frozen(process.pid);
         for thread in threads(process.pid) {
             thread.hash(&mut switches);
@@ -37,7 +44,9 @@ pub fn of_descendants(of: u32) -> io::Result<Activity> {
             is_suspended |= matches!(thread.state, 'T' | 't');
         }
     }
-    Ok(Activity { switches: switches.finish(), is_active, is_suspended })
+    let first = processes.iter().min_by_key(|process| process.started());
+    let waits_in = first.and_then(|process| wait_channel(process.pid, process.pid));
+    Ok(Activity { switches: switches.finish(), is_active, is_suspended, waits_in })
 }
 
 /// What each thread of the living descendants of a process waits for, for people: a line per process, with its threads
@@ -48,22 +57,30 @@ pub fn report(of: u32) -> io::Result<Vec<String>> {
     processes.sort_unstable_by_key(|process| process.pid);
     for process in processes {
         let program = tree::program_of(process.pid).unwrap_or_default();
-        lines.push(format!("process {} ({program})", process.pid));
+        let parent = procfs::stat(process.pid).ok().flatten().map(|stat| stat.parent);
+        let parent = parent.filter(|parent| *parent != of);
+        let parent = parent.map(|parent| format!(", child of {parent}")).unwrap_or_default();
+        let frozen = if is_frozen(process.pid) { ", frozen" } else { "" };
+        lines.push(format!("process {} ({program}){parent}{frozen}", process.pid));
         for Thread { id, state, .. } in threads(process.pid) {
             let file = |name: &str| {
                 let path = format!("/proc/{}/task/{id}/{name}", process.pid);
                 fs::read_to_string(path).unwrap_or_default()
             };
-            let waits_in = match file("wchan").trim() {
-                "" | "0" => String::new(),
-                place => format!(", waits in {place}"),
-            };
+            let waits_in = wait_channel(process.pid, id);
+            let waits_in = waits_in.map(|place| format!(", waits in {place}")).unwrap_or_default();
             lines.push(format!("  thread {id}: state {state}{waits_in}"));
             lines.extend(file("stack").lines().map(|line| format!("    {}", line.trim())));
         }
     }
     lines.truncate(MAX_LINES);
     Ok(lines)
+}
+
+/// The place in the kernel where a thread waits, if it does and this user may read it.
+fn wait_channel(pid: u32, thread: u32) -> Option<String> {
+    let place = fs::read_to_string(format!("/proc/{pid}/task/{thread}/wchan")).ok()?;
+    Some(place.trim().to_owned()).filter(|place| !matches!(place.as_str(), "" | "0"))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -116,10 +133,10 @@ mod tests {
     use super::*;
 
     /// The children of this test process; each test is a process of its own.
-    struct Children(Child);
+    pub(super) struct Children(pub(super) Child);
 
     impl Children {
-        fn start(program: &str, arguments: &[&str]) -> Self {
+        pub(super) fn start(program: &str, arguments: &[&str]) -> Self {
             let null = || Stdio::null();
             let child = Command::new(program).args(arguments).stdin(null()).stdout(null()).spawn();
             Self(child.unwrap())
@@ -143,7 +160,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn eventually(what: &str, test: impl Fn() -> bool) {
+    pub(super) fn eventually(what: &str, test: impl Fn() -> bool) {
         #[expect(clippy::disallowed_methods, reason = "a real process is waited for")]
         let clock = Instant::now;
         let limit = clock() + Duration::from_secs(10);
@@ -164,6 +181,23 @@ mod tests {
         let report = report(std::process::id()).unwrap();
         assert!(report.iter().any(|line| line.contains("(sleep)")), "{report:?}");
         assert!(report.iter().any(|line| line.contains("state S")), "{report:?}");
+    }
+
+    #[test]
+    fn a_report_names_the_parent_of_a_child_and_where_it_waits() {
+        let shell = Children::start("sh", &["-c", "sleep 1000; :"]);
+        let child = format!("(sleep), child of {}", shell.0.id());
+        eventually("the child is reported", || {
+            let report = report(std::process::id()).unwrap();
+            report.iter().any(|line| line.contains(&child))
+        });
+        eventually("the shell waits for it", || {
+            now().waits_in.is_none_or(|place| place.contains("wait"))
+        });
+        let children = tree::living_descendants(shell.0.id()).unwrap();
+        for child in children {
+            child.kill().unwrap();
+        }
     }
 
     #[test]

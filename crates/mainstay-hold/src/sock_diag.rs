@@ -187,9 +187,18 @@ fn attribute(mut all: &[u8], wanted: u16) -> Option<u8> {
 
 /// All TCP sockets, from `/proc`.
 pub(crate) fn in_proc() -> io::Result<Vec<TcpSocket>> {
-    let mut found: Vec<_> = rows(&fs::read_to_string("/proc/net/tcp")?).collect();
+    in_tables("/proc/net")
+}
+
+/// All TCP sockets of the network namespace of a process, from `/proc`.
+pub(crate) fn in_namespace_of(pid: u32) -> io::Result<Vec<TcpSocket>> {
+    in_tables(&format!("/proc/{pid}/net"))
+}
+
+fn in_tables(dir: &str) -> io::Result<Vec<TcpSocket>> {
+    let mut found: Vec<_> = rows(&fs::read_to_string(format!("{dir}/tcp"))?).collect();
     // It does not exist on a machine without IPv6.
-    if let Some(table) = if_exists(fs::read_to_string("/proc/net/tcp6"))? {
+    if let Some(table) = if_exists(fs::read_to_string(format!("{dir}/tcp6")))? {
         found.extend(rows(&table));
     }
     Ok(found)

@@ -471,7 +471,7 @@ impl Engine for FakeEngine {
         let state = self.state();
         let run = state.alive.get(key).ok_or_else(|| EngineError::NoSuchRun(key.clone()))?;
         let (switches, is_active, is_suspended) = (run.read, false, run.is_suspended);
-        let processes = Some(Processes { switches, is_active, is_suspended });
+        let processes = Some(Processes { switches, is_active, is_suspended, waits_for: None });
         Ok(Observation { input: Some((run.read, 1)), processes })
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::start_activity::StartEvidence;
 use crate::watchdog::{Evidence, Probe};
 use crate::{
     ClientSettings, FoundState, LoggedEvent, News, RunId, ServerSpec, Started, UnitHistory, Wanted,
@@ -39,6 +40,8 @@ pub enum Event {
     },
     /// The result of [`Action::Observe`]; none if the session is closed.
     Observed(Connection, Option<Evidence>),
+    /// The result of [`Action::ObserveStart`].
+    StartObserved(RunId, StartEvidence),
     /// The run of a single session is no longer needed.
     EndSessionRun(SessionRunEnd),
     /// The daemon stops, and the server with it. The intent stays.
@@ -112,6 +115,8 @@ pub enum Action {
     },
     /// Find out what a run that may not answer does, and report [`Event::Observed`].
     Observe(Connection),
+    /// Find out what a run does that does not become ready, and report [`Event::StartObserved`].
+    ObserveStart(RunId),
     /// Send a probe to a run.
     Probe(Connection, Probe),
     /// Send no requests to a run until [`Action::SendHeldRequests`].

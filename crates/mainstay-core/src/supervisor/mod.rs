@@ -16,6 +16,7 @@ mod event;
 mod remote;
 mod reports;
 mod session;
+mod start_watch;
 mod stored;
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,7 @@ pub use event::{
 use remote::Reachability;
 pub use remote::RemoteOutage;
 use session::Session;
+use start_watch::WatchedStart;
 use watch::Watch;
 
 use crate::unit::{self, Unit};
@@ -72,6 +74,8 @@ pub struct Supervisor {
     session: Session,
     /// How many sessions with it were opened or tried.
     connections: u64,
+    /// Observes it while it takes long to become ready.
+    start_watch: Option<WatchedStart>,
     /// Observes it while it is ready, if that is possible.
     watch: Option<Watch>,
     /// Whether runs of this spec were seen to ignore pings.
@@ -153,6 +157,7 @@ impl Supervisor {
             ending: None,
             session: Session::None,
             connections: 0,
+            start_watch: None,
             watch: None,
             ignores_ping: false,
             reachability: Reachability::new(Jitter::new(seed.rotate_left(32))),
@@ -184,6 +189,7 @@ impl Supervisor {
                 self.learn_news(now, news);
             }
         }
+        self.update_start_watch(now);
         self.keep_history();
         // What cannot be reached is left for the next daemon.
         let is_down = self.unit.run().is_none() || self.unit.is_engine_away();
@@ -196,7 +202,8 @@ impl Supervisor {
     /// When [`Event::Tick`] is due next, if ever.
     pub fn deadline(&self) -> Option<Instant> {
         let watch = self.watch.as_ref().and_then(Watch::deadline);
-        [self.unit.deadline(), self.session.deadline(), watch].into_iter().flatten().min()
+        let start = self.start_watch.as_ref().and_then(WatchedStart::deadline);
+        [self.unit.deadline(), self.session.deadline(), watch, start].into_iter().flatten().min()
     }
 
     pub fn spec(&self) -> &Arc<ServerSpec> {
@@ -314,6 +321,9 @@ impl Supervisor {
             Event::Observed(connection, evidence) => {
                 return self.observed(now, connection, evidence);
             }
+            Event::StartObserved(run, evidence) => {
+                return self.start_observed(now, run, evidence);
+            }
             Event::EndSessionRun(why) => {
                 self.session_run_end = Some(why);
                 self.wanted = Wanted::Gone;
@@ -342,6 +352,7 @@ impl Supervisor {
     fn tick(&mut self, now: Instant) {
         self.session_tick(now);
         self.watch_tick(now);
+        self.start_watch_tick(now);
         if self.unit.deadline().is_some_and(|deadline| deadline <= now) {
             self.feed(now, unit::Event::Tick);
         }

@@ -134,6 +134,7 @@ fn ends_remote_outage(event: &unit::Event) -> bool {
         | E::EngineBack
         | E::HostResumed
         | E::Demand
+        | E::Doing { .. }
         | E::Tick => false,
     }
 }

@@ -2,11 +2,13 @@
 
 mod properties;
 mod silent;
+mod slow_start;
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::start_activity::{StartEvidence, StartInput, StartProcess};
 use crate::{FoundState, OnStop, RestartPolicy, RestartState, RunKey};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -129,7 +131,7 @@ impl World {
                 self.silence.record_hang(self.now, run, &what);
             }
             Action::ClearRun => self.silence.clear_run(),
-            Action::CheckPort { .. } => self.pending.push_back(action),
+            Action::CheckPort { .. } | Action::ObserveStart(_) => self.pending.push_back(action),
             Action::Forget | Action::Retired => {
                 self.is_over = true;
                 if self.supervisor.unit().is_engine_away() {
@@ -156,6 +158,7 @@ impl World {
             Some(Action::Observe(connection)) => {
                 Event::Observed(connection, Some(self.silence.observe(self.now, connection)))
             }
+            Some(Action::ObserveStart(run)) => Event::StartObserved(run, slow_start()),
             Some(Action::CheckPort { run, .. }) => Event::PortChecked { run, has_moved: false },
             Some(_) => return true,
             None => match self.opening.take() {
@@ -214,6 +217,12 @@ impl World {
     fn open_session(&mut self) -> Connection {
         self.opening.take().expect("a session is being opened")
     }
+}
+
+/// What is seen of a run that has not read `initialize` and does nothing.
+fn slow_start() -> StartEvidence {
+    let server = StartProcess { pid: 1, command: vec!["server".to_owned()], ..Default::default() };
+    StartEvidence { input: StartInput::Unread(154), processes: vec![server] }
 }
 
 fn connection(run: u64, attempt: u64) -> Connection {

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Action, Connection, Session, Supervisor};
-use crate::watchdog::{Evidence, Verdict, WatchAction, Watchdog};
+use crate::watchdog::{Evidence, Findings, Verdict, WatchAction, Watchdog};
 use crate::{LoggedEvent, Transport, Workload, WorkloadKind, unit};
 
 #[derive(Debug)]
@@ -36,6 +36,13 @@ impl Supervisor {
     /// What the evidence about the present run proves.
     pub fn verdict(&self) -> Option<&Verdict> {
         self.watch.as_ref().map(|watch| watch.watchdog.verdict())
+    }
+
+    /// The verdict on a run that does not answer, and the evidence behind it.
+    pub fn findings(&self) -> Option<Findings> {
+        let watch = self.watch.as_ref();
+        let watch = watch.filter(|watch| *watch.watchdog.verdict() != Verdict::Responsive);
+        watch.map(|watch| watch.watchdog.findings())
     }
 
     /// A request without an answer for this long is overdue.
@@ -96,11 +103,12 @@ impl Supervisor {
             return;
         };
         watch.is_observing = false;
-        let before = watch.watchdog.verdict().clone();
+        let (before, shown) = (watch.watchdog.verdict().clone(), watch.watchdog.findings());
         let decided = watch.watchdog.observe(now, &evidence);
         let verdict = watch.watchdog.verdict();
-        let has_changed = *verdict != before;
         let holds = verdict.holds_requests();
+        let is_responsive = *verdict == Verdict::Responsive && before == Verdict::Responsive;
+        let has_changed = !is_responsive && watch.watchdog.findings() != shown;
         if before.holds_requests() != holds {
             let change = if holds { Action::HoldRequests } else { Action::SendHeldRequests };
             self.actions.push(change(connection));
@@ -122,7 +130,11 @@ impl Supervisor {
             // A hang is recorded with the kill that follows.
             WatchAction::Report(Verdict::Hung { .. }) => {}
             WatchAction::Report(verdict) => {
-                let what = verdict.describe(now).to_string();
+                let findings = self.findings().filter(|findings| findings.verdict == verdict);
+                let what = match findings {
+                    Some(findings) => findings.describe(now).to_string(),
+                    None => verdict.describe(now).to_string(),
+                };
                 let event = LoggedEvent::Verdict { run, verdict: verdict.as_str(), what };
                 let detail = self.describe(&event);
                 self.actions.push(Action::Record { event, detail });

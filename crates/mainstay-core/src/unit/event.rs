@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::start_activity::StartActivity;
 use crate::{Cause, RestartPolicy, RunId, Wanted};
 
 /// An input of a [`Unit`](crate::Unit). Events of a run other than the present one are ignored.
@@ -25,6 +26,11 @@ pub enum Event {
     StartFailed {
         run: RunId,
         why: String,
+    },
+    /// What a run does that has not become ready; none if that cannot be seen.
+    Doing {
+        run: RunId,
+        activity: Option<StartActivity>,
     },
     /// The run answered `initialize`.
     Ready {
@@ -95,6 +101,7 @@ impl Event {
         match self {
             Self::Started { run }
             | Self::StartFailed { run, .. }
+            | Self::Doing { run, .. }
             | Self::Ready { run }
             | Self::Exited { run }
             | Self::Gone { run, .. }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::phase::late;
 use super::reason::times;
 use crate::{Cause, RunId, Wanted, human_duration};
 
@@ -82,6 +83,14 @@ pub enum LoggedEvent {
     StartTimedOut {
         run: RunId,
         after: Duration,
+        /// What it did last, if that is known.
+        doing: Option<String>,
+    },
+    /// The run takes long to become ready, and this is what it does.
+    SlowStart {
+        run: RunId,
+        activity: &'static str,
+        what: String,
     },
     Hung {
         run: RunId,
@@ -140,6 +149,7 @@ impl LoggedEvent {
             Self::Respected => "respected",
             Self::CannotStart { .. } => "cannot-start",
             Self::StartTimedOut { .. } => "start-timed-out",
+            Self::SlowStart { .. } => "slow-start",
             Self::Hung { .. } => "hung",
             Self::Verdict { verdict, .. } => verdict,
             Self::Paused { .. } => "paused",
@@ -165,6 +175,7 @@ impl LoggedEvent {
             | Self::HalfOpen { run }
             | Self::CannotStart { run, .. }
             | Self::StartTimedOut { run, .. }
+            | Self::SlowStart { run, .. }
             | Self::Hung { run, .. }
             | Self::Verdict { run, .. }
             | Self::Paused { run }
@@ -182,6 +193,7 @@ impl LoggedEvent {
         match self {
             Self::Ended { cause, .. } | Self::Amended { cause, .. } => Some(cause.kind()),
             Self::StartTimedOut { .. } => Some("not-ready"),
+            Self::SlowStart { activity, .. } => Some(activity),
             Self::Hung { .. } => Some("hung"),
             Self::Respected => Some("stopped"),
             Self::Adopted { .. } => Some("restarted"),
@@ -237,9 +249,10 @@ impl fmt::Display for LoggedEvent {
             Self::HostResumed => f.write_str("the host woke up"),
             Self::Respected => f.write_str("stopped by someone else and left so"),
             Self::CannotStart { why, .. } => write!(f, "cannot start: {why}"),
-            Self::StartTimedOut { after, .. } => {
-                write!(f, "did not answer `initialize` within {}", human_duration(*after))
+            Self::StartTimedOut { after, doing, .. } => {
+                f.write_str(&late(*after, doing.as_deref()))
             }
+            Self::SlowStart { what, .. } => write!(f, "not ready yet: {what}"),
             Self::Hung { what, .. } => write!(f, "unusable: {what}"),
             Self::Verdict { what, .. } => f.write_str(what),
             Self::Paused { .. } => f.write_str("paused by someone else"),

@@ -39,6 +39,7 @@ pub use history::{RestartState, UnitHistory};
 pub use logged_event::LoggedEvent;
 pub use view::{Ended, View};
 
+use crate::start_activity::StartActivity;
 use crate::{Cause, Jitter, RestartPolicy, RunId, Wanted};
 
 /// The delay of a kill after the stop timeout, and the interval of its repetitions.
@@ -138,6 +139,18 @@ impl Unit {
         self.restarts_total
     }
 
+    /// Whether a run exists that has not become ready, and nothing else is known to be wrong.
+    pub fn is_starting(&self) -> bool {
+        let Phase::Up(run) = &self.phase else { return false };
+        run.ready.is_none() && run.pending_end.is_none() && !run.paused && self.away.is_none()
+    }
+
+    /// What the present run does, if it takes long to become ready.
+    pub fn start_activity(&self) -> Option<&StartActivity> {
+        let Phase::Up(run) = &self.phase else { return None };
+        run.doing.as_ref()
+    }
+
     /// Whether the engine is believed to be away.
     pub fn is_engine_away(&self) -> bool {
         self.away.is_some()
@@ -175,8 +188,9 @@ impl Unit {
         }
         if run.late_at(&self.policy).is_some_and(|at| now >= at) {
             let after = self.policy.start_timeout;
-            run.pending_end = Some(Ending::Faulty(Fault::Late(after)));
-            self.logged.push(LoggedEvent::StartTimedOut { run: run.id, after });
+            let doing = run.doing.take().map(|doing| doing.describe(now).to_string());
+            run.pending_end = Some(Ending::Faulty(Fault::Late(after, doing.clone())));
+            self.logged.push(LoggedEvent::StartTimedOut { run: run.id, after, doing });
         }
     }
 
@@ -193,6 +207,10 @@ impl Unit {
             Event::Amended { cause, .. } => self.amend(now, cause),
             Event::Adopted { old, new } => self.adopt(now, old, new),
             Event::Started { .. } => self.observe(|run| run.set_started(now)),
+            Event::Doing { activity, .. } => self.observe(|run| {
+                run.doing = activity.filter(|_| run.ready.is_none());
+                None
+            }),
             Event::Ready { .. } => self.observe(|run| run.set_ready(now)),
             Event::Paused { .. } => self.observe(|run| run.set_paused(true)),
             Event::Unpaused { .. } => self.observe(|run| run.set_paused(false)),

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::LoggedEvent;
 use crate::policy::LONGEST;
+use crate::start_activity::StartActivity;
 use crate::{Cause, RestartPolicy, RunId, StableFrom, human_duration};
 
 /// The minimum start timeout.
@@ -80,8 +81,8 @@ pub(super) enum Ending {
 /// A fault of a live run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// It did not become ready within this time.
-    Late(Duration),
+    /// It did not become ready within this time; the text says what it did last, if that is known.
+    Late(Duration, Option<String>),
     /// It did not behave like an MCP server when it was started.
     Refused(String),
     /// It was seen to hang after it had been ready.
@@ -91,13 +92,19 @@ pub(super) enum Fault {
 impl Fault {
     pub(super) fn cause(&self) -> Cause {
         match self {
-            Self::Late(limit) => Cause::NotReady(format!(
-                "did not answer `initialize` within {}",
-                human_duration(*limit)
-            )),
+            Self::Late(limit, doing) => Cause::NotReady(late(*limit, doing.as_deref())),
             Self::Refused(what) => Cause::NotReady(what.clone()),
             Self::Hung(what) => Cause::Hung(what.clone()),
         }
+    }
+}
+
+/// That a run did not become ready, and what it did last.
+pub(super) fn late(limit: Duration, doing: Option<&str>) -> String {
+    let limit = human_duration(limit);
+    match doing {
+        Some(doing) => format!("did not answer `initialize` within {limit}: at the end, {doing}"),
+        None => format!("did not answer `initialize` within {limit}"),
     }
 }
 
@@ -129,6 +136,8 @@ pub(super) struct Run {
     pub(super) asked: Moment,
     pub(super) started: Option<Moment>,
     pub(super) ready: Option<Moment>,
+    /// What it does, if it takes long to become ready.
+    pub(super) doing: Option<StartActivity>,
     pub(super) paused: bool,
     pub(super) unhealthy: bool,
     /// Whether it was found to be stable.
@@ -149,6 +158,7 @@ impl Run {
             asked: Moment::new(now),
             started: None,
             ready: None,
+            doing: None,
             paused: false,
             unhealthy: false,
             stable: false,
@@ -191,6 +201,7 @@ impl Run {
         let moment = Some(self.moment(now));
         self.started = self.started.or(moment);
         self.ready = self.ready.or(moment);
+        self.doing = None;
         let took = now.saturating_duration_since(self.asked.at);
         new.then_some(LoggedEvent::Ready { run: self.id, took })
     }

@@ -41,7 +41,7 @@ pub(super) fn reason(unit: &Unit, now: Instant) -> String {
         (W::On, P::Idle) => "starting".to_owned(),
         (W::On, P::Waiting(rest)) => resting(unit, rest, now),
         (W::On, P::Up(run)) if run.paused => "paused by someone else".to_owned(),
-        (W::On, P::Up(run)) if run.ready.is_none() => starting(unit, run),
+        (W::On, P::Up(run)) if run.ready.is_none() => starting(unit, run, now),
         (W::On, P::Up(run)) if run.unhealthy => "does not answer as it used to".to_owned(),
         (W::On, P::Up(_)) => match unit.restarts() {
             0 => "ready".to_owned(),
@@ -122,7 +122,17 @@ fn resting(unit: &Unit, rest: &Wait, now: Instant) -> String {
     }
 }
 
-fn starting(unit: &Unit, run: &Run) -> String {
+fn starting(unit: &Unit, run: &Run, now: Instant) -> String {
+    let Some(doing) = &run.doing else { return start_reason(unit, run) };
+    let lasted = human_duration(run.age(now));
+    let doing = doing.describe(now);
+    match run.again {
+        None => format!("starting for {lasted}: {doing}"),
+        Some(_) => format!("{}; starting for {lasted}: {doing}", start_reason(unit, run)),
+    }
+}
+
+fn start_reason(unit: &Unit, run: &Run) -> String {
     match run.again {
         None => "it has not answered `initialize` yet".to_owned(),
         Some(StartReason::Charged { attempt: attempt @ 2.. }) => {

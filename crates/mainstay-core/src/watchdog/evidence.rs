@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use super::WaitsFor;
 use crate::{Status, human_duration};
 
 /// The time limits for a run that does not answer.
@@ -87,6 +88,8 @@ pub struct Processes {
     pub is_active: bool,
     /// Whether they are stopped by a signal or a debugger, or frozen.
     pub is_suspended: bool,
+    /// What the server's main thread waits for, if that is known.
+    pub waits_for: Option<WaitsFor>,
 }
 
 /// What the evidence about a run proves.
@@ -153,6 +156,32 @@ impl Verdict {
             Self::Hung { .. } => Status::Hung,
             Self::Suspended { .. } => Status::Suspended,
             Self::Unresponsive { .. } => Status::Unresponsive,
+        }
+    }
+
+    /// Since when the run has not answered.
+    pub fn since(&self) -> Option<Instant> {
+        match self {
+            Self::Responsive => None,
+            Self::Overdue { oldest, .. } => Some(oldest.sent),
+            Self::Blocked { inside } => Some(inside.sent),
+            Self::Busy { since }
+            | Self::Hung { since }
+            | Self::Suspended { since }
+            | Self::Unresponsive { since } => Some(*since),
+        }
+    }
+
+    /// The request that the verdict is about.
+    pub fn request(&self) -> Option<&OpenRequest> {
+        match self {
+            Self::Overdue { oldest, .. } => Some(oldest),
+            Self::Blocked { inside } => Some(inside),
+            Self::Responsive
+            | Self::Busy { .. }
+            | Self::Hung { .. }
+            | Self::Suspended { .. }
+            | Self::Unresponsive { .. } => None,
         }
     }
 

@@ -11,12 +11,16 @@
 //! - time in which Mainstay itself was not scheduled, such as a suspended host, does not count.
 
 mod evidence;
+mod findings;
 #[cfg(test)]
 mod tests;
+mod waits_for;
 
 use std::time::{Duration, Instant};
 
 pub use evidence::{Described, Evidence, Input, OpenRequest, Processes, Verdict, WatchLimits};
+pub use findings::{DescribedFindings, Findings};
+pub use waits_for::WaitsFor;
 
 use crate::human_duration;
 
@@ -42,6 +46,8 @@ pub struct Watchdog {
     probes: Probes,
     observed: Option<Observed>,
     verdict: Verdict,
+    /// What the verdict is based on.
+    evidence: Option<Evidence>,
     /// No silence before this moment counts.
     not_before: Instant,
     next: Instant,
@@ -80,6 +86,16 @@ pub enum Probe {
     List,
 }
 
+impl Probe {
+    /// Its method.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ping => "ping",
+            Self::List => "tools/list",
+        }
+    }
+}
+
 /// What to do next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchAction {
@@ -103,6 +119,7 @@ impl Watchdog {
             probes: Probes::default(),
             observed: None,
             verdict: Verdict::Responsive,
+            evidence: None,
             not_before: now,
             next: now + IDLE_PROBE,
             is_killed: false,
@@ -130,6 +147,7 @@ impl Watchdog {
         self.note_probes(evidence, &mut actions);
         self.note_activity(now, evidence);
         let verdict = self.classify(now, evidence);
+        self.evidence = Some(evidence.clone());
         self.probe(now, evidence, &mut actions);
         if std::mem::discriminant(&verdict) != std::mem::discriminant(&self.verdict) {
             actions.push(WatchAction::Report(verdict.clone()));
@@ -268,7 +286,7 @@ impl Watchdog {
             limit.filter(|limit| now >= since + *limit).map(human_duration)
         };
         match &self.verdict {
-            Verdict::Hung { .. } => Some(self.verdict.describe(now).to_string()),
+            Verdict::Hung { .. } => Some(self.findings().describe(now).to_string()),
             Verdict::Busy { since } => exceeds(*since, self.limits.busy_limit).map(|limit| {
                 format!("it worked without reading anything for more than {limit} (--busy-limit)")
             }),

@@ -175,6 +175,7 @@ impl World {
                 switches: self.switches,
                 is_active: matches!(self.behaviour, Behaviour::Spinning | Behaviour::SlowDisk),
                 is_suspended: self.behaviour == Behaviour::Suspended,
+                waits_for: None,
             }),
         }
     }

@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use mainstay_core::supervisor::{Action, Connection, Event, InheritedRun};
-use mainstay_core::watchdog::Verdict;
 use mainstay_core::{FoundState, News, RunId, RunKey, ServerName, Supervisor, Wanted};
 use mainstay_hold::limits::REMOVE_ENTRIES;
 use mainstay_proxy::{AttachedRun, Servers};
@@ -171,7 +170,7 @@ impl Driver {
             times: times.clone(),
             details: supervisor.details().clone(),
             remote_outage: None,
-            verdict: None,
+            findings: None,
             session: None,
             last_stderr: None,
         });
@@ -312,6 +311,7 @@ impl Driver {
                 Action::ForgetSession(run) => self.context.session_files.remove(&self.key(run)),
                 Action::CheckPort { run, port } => self.check_port(run, port),
                 Action::Observe(connection) => self.observe(connection),
+                Action::ObserveStart(run) => self.observe_start(run),
                 Action::Probe(connection, probe) => {
                     self.at_run(connection, |run| run.probe(probe));
                 }
@@ -382,7 +382,7 @@ impl Driver {
             shown.times.clone_from(&self.times);
             shown.details.clone_from(supervisor.details());
             shown.remote_outage = supervisor.remote_outage().cloned();
-            shown.verdict = supervisor.verdict().filter(|it| **it != Verdict::Responsive).cloned();
+            shown.findings = supervisor.findings();
             shown.session = self.session.as_ref().map(|(_, session)| session.clone());
             shown.last_stderr.clone_from(&self.last_stderr);
         });

@@ -61,6 +61,9 @@ impl Driver {
             E::Verdict { verdict, .. } => {
                 tracing::warn!(%server, run, verdict, detail, "server observed");
             }
+            E::SlowStart { activity, .. } => {
+                tracing::info!(%server, run, activity, detail, "server not ready yet");
+            }
             E::StartTimedOut { .. } => {
                 tracing::warn!(%server, run, detail, "server not ready in time");
             }

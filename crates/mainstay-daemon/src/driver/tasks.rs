@@ -206,6 +206,17 @@ impl Driver {
         });
     }
 
+    /// Finds out what a run does that does not become ready. What cannot be seen is not known.
+    pub(super) fn observe_start(&mut self, run: RunId) {
+        let engine = self.context.engines.at(self.supervisor.engine()).clone();
+        let key = self.key(run);
+        self.tasks.spawn(async move {
+            let seen = timeout(OBSERVE, engine.observe_start(&key)).await;
+            let evidence = seen.ok().and_then(Result::ok).unwrap_or_default();
+            TaskResult::Event(Event::StartObserved(run, evidence))
+        });
+    }
+
     /// Acts on the run of a session, if it is still open.
     pub(super) fn at_run(&self, connection: Connection, act: impl FnOnce(&AttachedRun)) {
         if let Some((_, session)) = self.session.as_ref().filter(|(open, _)| *open == connection) {

@@ -30,6 +30,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use mainstay_core::start_activity::StartEvidence;
 use mainstay_core::{ProcessSpec, ServerName, ServerSpec, Transport, Workload};
 use mainstay_hold::launch::Launch;
 use mainstay_hold::limits::SHIM_RESTORE;
@@ -341,6 +342,10 @@ impl Engine for ProcessEngine {
 
     async fn observe(&self, key: &RunKey) -> Result<Observation, EngineError> {
         self.shared.observe(key).await
+    }
+
+    async fn observe_start(&self, key: &RunKey) -> Result<StartEvidence, EngineError> {
+        self.shared.observe_start(key).await
     }
 
     async fn log_stacks(&self, key: &RunKey) -> Result<(), EngineError> {

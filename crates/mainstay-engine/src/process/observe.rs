@@ -1,7 +1,8 @@
 //! Evidence about a run that does not answer.
 
-use mainstay_core::watchdog::Processes;
-use mainstay_hold::activity::{self, Activity};
+use mainstay_core::start_activity::{MAX_PROCESSES, StartEvidence, StartInput, StartProcess};
+use mainstay_core::watchdog::{Processes, WaitsFor};
+use mainstay_hold::activity::{self, Activity, ProcessActivity};
 use mainstay_hold::record;
 use mainstay_hold::wire::ToShim;
 
@@ -16,12 +17,22 @@ impl Shared {
         let shim = self.shim_pid(key)?;
         // Processes that cannot be read are processes about which nothing is known.
         let activity = blocking(move || activity::of_descendants(shim)).await.ok();
-        let processes = |Activity { switches, is_active, is_suspended }| Processes {
-            switches,
-            is_active,
-            is_suspended,
-        };
         Ok(Observation { input, processes: activity.map(processes) })
+    }
+
+    pub(super) async fn observe_start(&self, key: &RunKey) -> Result<StartEvidence, EngineError> {
+        let (mut link, _) = self.connect(key).await?;
+        let input = link.count_unread().await.map_err(|error| gone_or(error, key))?;
+        let input = match input {
+            // Nothing was written yet, or nothing can be counted.
+            None | Some((0, 0)) => StartInput::Unknown,
+            Some((_, 0)) => StartInput::Read,
+            Some((_, bytes)) => StartInput::Unread(bytes),
+        };
+        let shim = self.shim_pid(key)?;
+        let processes = blocking(move || activity::each_descendant(shim, MAX_PROCESSES)).await;
+        let processes = processes.unwrap_or_default().into_iter().map(start_process).collect();
+        Ok(StartEvidence { input, processes })
     }
 
     pub(super) async fn log_stacks(&self, key: &RunKey) -> Result<(), EngineError> {
@@ -37,5 +48,25 @@ impl Shared {
         let shim = record::shim_alive(&self.dirs.path(key))
             .map_err(EngineError::io("looking for the shim"))?;
         shim.map(|shim| shim.pid).ok_or_else(|| EngineError::NoSuchRun(key.clone()))
+    }
+}
+
+fn processes(activity: Activity) -> Processes {
+    let Activity { switches, is_active, is_suspended, waits_in } = activity;
+    let waits_for = waits_in.as_deref().and_then(WaitsFor::from_channel);
+    Processes { switches, is_active, is_suspended, waits_for }
+}
+
+fn start_process(process: ProcessActivity) -> StartProcess {
+    StartProcess {
+        pid: process.pid,
+        parent: process.parent,
+        command: process.command,
+        switches: process.switches,
+        cpu: process.cpu,
+        is_suspended: process.is_suspended,
+        waits_for_disk: process.waits_for_disk,
+        waits_for: process.waits_in.as_deref().and_then(WaitsFor::from_channel),
+        connections: process.connections,
     }
 }

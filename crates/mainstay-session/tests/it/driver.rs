@@ -4,6 +4,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use mainstay_core::session_runs::Event as SessionRunEvent;
+use mainstay_core::start_activity::StartEvidence;
 use mainstay_core::supervisor::{
     Action, Connection, Event as SupervisorEvent, InheritedRun, RunDetails, SessionFailure,
 };
@@ -169,6 +170,10 @@ impl World {
                 Action::CheckPort { run, .. } => {
                     let event = SupervisorEvent::PortChecked { run, has_moved: false };
                     self.after(2, Event::Driver { daemon, scope: scope.clone(), event });
+                }
+                Action::ObserveStart(run) => {
+                    let event = SupervisorEvent::StartObserved(run, StartEvidence::default());
+                    self.after(1, Event::Driver { daemon, scope: scope.clone(), event });
                 }
                 // Runs that do not read are observed by `World::observe`.
                 Action::Observe(connection) => {

@@ -6,7 +6,7 @@ use mainstay_core::{Status, human_duration};
 
 use crate::context::{Context, now};
 use crate::error::CliError;
-use crate::text::{Cell, Fit, ago, due, since, table};
+use crate::text::{Cell, Fit, ago, due, plain_line, since, table};
 use crate::ui::paint;
 
 const HEAD: [&str; 8] =
@@ -16,9 +16,13 @@ const HEAD: [&str; 8] =
 const FIT: Fit<'static> =
     Fit { dispensable: &["TRANSPORT", "SESSIONS", "ENGINE"], essential: Some("URL") };
 
+/// The most servers whose silence is explained.
+const MAX_SILENT: usize = 10;
+
 /// List servers
 ///
-/// A narrow terminal gets fewer columns, and long values are cut; a file or a pipe gets everything.
+/// A narrow terminal gets fewer columns, and long values are cut; a file or a pipe gets everything. Standard error says
+/// what servers do that do not answer, or do not become ready.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Show stopped servers too
@@ -41,7 +45,18 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
         ctx.warn_if_not_listening().await;
     }
     let width = ctx.ui.width();
-    ctx.ui.answer(args.json, &servers, |servers| page(servers, args.all, now, width))
+    ctx.ui.answer(args.json, &servers, |servers| page(servers, args.all, now, width))?;
+    if !args.json {
+        let silent = servers.iter().filter_map(silent).take(MAX_SILENT);
+        silent.for_each(|line| ctx.ui.message(line));
+    }
+    Ok(())
+}
+
+/// What is known about a server that does not answer, or does not become ready.
+fn silent(server: &ServerInfo) -> Option<String> {
+    let is_silent = server.silence.is_some() || server.start.is_some();
+    is_silent.then(|| format!("{}: {}", server.name, plain_line(&server.reason)))
 }
 
 /// The table, or nothing if there is nothing to show.
@@ -106,7 +121,24 @@ fn hint(servers: &[ServerInfo], all: bool) -> Option<String> {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use mainstay_api::SilenceInfo;
+
     use super::*;
+
+    /// A call that has waited for long.
+    pub(crate) fn overdue() -> SilenceInfo {
+        SilenceInfo {
+            verdict: "overdue".to_owned(),
+            since: Timestamp::UNIX_EPOCH,
+            call: Some("slow".to_owned()),
+            call_sent_at: Some(Timestamp::UNIX_EPOCH),
+            overdue_calls: 1,
+            unread_bytes: Some(0),
+            quiet_since: None,
+            waits_for: None,
+            unanswered_probes: Vec::new(),
+        }
+    }
 
     /// A server in this status, as the daemon would describe it.
     pub(crate) fn server(name: &str, status: Status) -> ServerInfo {
@@ -126,6 +158,8 @@ pub(crate) mod tests {
             ready_at: None,
             next_restart_at: None,
             last_exit: None,
+            start: None,
+            silence: None,
             sessions: 0,
             pid: None,
             container_id: None,

@@ -210,9 +210,9 @@ fn next(server: &ServerInfo, when: &When) -> String {
     }
 }
 
-/// Whether a server that is running has not answered a call for long.
+/// Whether a server that is running has not answered a call for long, and nothing is proven about it.
 pub(super) fn is_overdue(server: &ServerInfo) -> bool {
-    server.status == Status::Running && server.reason.contains(" overdue: ")
+    server.silence.as_ref().is_some_and(|silence| silence.verdict == "overdue")
 }
 
 /// Whether a server that failed was running, unlike one that cannot start at all.

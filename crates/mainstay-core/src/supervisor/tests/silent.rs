@@ -71,6 +71,7 @@ impl Silence {
                 switches: 0,
                 is_active: self.manner == Manner::Spinning,
                 is_suspended: self.manner == Manner::Suspended,
+                waits_for: None,
             }),
             oldest,
         }

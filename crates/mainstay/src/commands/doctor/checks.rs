@@ -328,6 +328,7 @@ pub(super) fn events_check(path: &Path) -> Option<Check> {
 pub(super) fn server_check(server: &ServerInfo) -> Check {
     let ServerInfo { name, status, .. } = server;
     let level = match status {
+        Status::Running if server.silence.is_some() => Level::Warn,
         Status::Running | Status::Stopped | Status::Stopping | Status::Removing => Level::Ok,
         Status::Starting
         | Status::Restarting
@@ -355,7 +356,7 @@ pub(super) fn server_check(server: &ServerInfo) -> Check {
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
-    use super::super::super::ls::tests::server;
+    use super::super::super::ls::tests::{overdue, server};
     use super::*;
 
     fn check_dir(mode: u32, user: Option<u32>, writable: bool, space: u64, expected: Option<&str>) {
@@ -397,6 +398,9 @@ mod tests {
         assert_eq!(server_check(&server("a", Status::Stopped)).level, Level::Ok);
         assert_eq!(server_check(&server("a", Status::Starting)).level, Level::Warn);
         assert_eq!(server_check(&server("a", Status::Error)).level, Level::Fail);
+        let silence = Some(overdue());
+        let silent = ServerInfo { silence, ..server("a", Status::Running) };
+        assert_eq!(server_check(&silent).level, Level::Warn);
     }
 
     fn daemon(listen: Option<&str>) -> DaemonInfo {

@@ -180,7 +180,7 @@ pub(super) mod tests {
     use mainstay_api::EventRecord;
     use mainstay_core::Wanted;
 
-    use super::super::super::ls::tests::server;
+    use super::super::super::ls::tests::{overdue, server};
     use super::*;
 
     pub(super) fn report(status: Status, exit: Option<LastExit>) -> WhyReport {
@@ -306,16 +306,16 @@ pub(super) mod tests {
 
     #[test]
     fn a_silent_server_has_advice_for_its_status() {
-        let first = |status, pid, reason: &str| {
+        let first = |status, pid, silence| {
             let mut report = report(status, Some(exit("exited", Some(1), None)));
-            (report.server.pid, report.server.reason) = (pid, reason.to_owned());
+            (report.server.pid, report.server.silence) = (pid, silence);
             advice(&report).remove(0)
         };
-        let suspended = first(Status::Suspended, Some(7), "");
+        let suspended = first(Status::Suspended, Some(7), None);
         assert_eq!(suspended, "`kill -CONT 7` lets its process continue");
-        assert!(first(Status::Blocked, None, "").starts_with("let the client cancel the call"));
-        assert!(first(Status::Busy, None, "").contains("`mainstay restart time`"));
-        let overdue = first(Status::Running, None, "1 call overdue: no answer to x for 40 s");
+        assert!(first(Status::Blocked, None, None).starts_with("let the client cancel the call"));
+        assert!(first(Status::Busy, None, None).contains("`mainstay restart time`"));
+        let overdue = first(Status::Running, None, Some(overdue()));
         assert!(overdue.starts_with("its log may show what it does"), "{overdue}");
     }
 

@@ -1,5 +1,7 @@
 //! Servers that do not answer: what is shown about them, which of them are killed, and what becomes of calls.
 
+mod starts;
+
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -41,6 +43,9 @@ for line in lines:
         answer(id, {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in names]})
     elif method == "ping" and "no-ping" not in flags:
         answer(id, {})
+    elif method == "notifications/cancelled" and "note-cancels" in flags:
+        with open(effects, "a") as file:
+            file.write("cancelled\n")
     elif method == "tools/call":
         name = message["params"]["name"]
         if name == "append":
@@ -85,7 +90,7 @@ impl Setup {
         self.env.call(NAME, tool, "{}").lines().next().unwrap().to_owned()
     }
 
-    /// The server once this is its status, and its reason ends with at least so many seconds.
+    /// The server once this is its status, and its reason begins with at least so many seconds.
     #[track_caller]
     fn once(&self, status: &str, reason: &str, seconds: u64) -> Value {
         let is_so = |server: &Value| {
@@ -108,10 +113,10 @@ impl Setup {
     }
 }
 
-/// The last number of seconds in a text.
+/// The first number of seconds in a text.
 fn seconds_in(text: &str) -> u64 {
     let words: Vec<&str> = text.split([' ', ';', ',']).collect();
-    let seconds = words.windows(2).rev().find(|pair| pair[1] == "s");
+    let seconds = words.windows(2).find(|pair| pair[1] == "s");
     seconds.map_or(0, |pair| pair[0].parse().unwrap())
 }
 
