@@ -5,6 +5,7 @@ mod describe;
 mod pull;
 mod streams;
 mod tokens;
+mod waiting;
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,6 +24,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
 
 use self::absent::just_removed;
+use self::waiting::Watched;
 use crate::control::{CommandLimits, Peer};
 use crate::driver::Context;
 use crate::gateway::{self, Gateway};
@@ -102,9 +104,15 @@ impl Service {
                 }
             }
             Request::Events { name, tail, follow } => self.events(name, tail, follow, peer).await,
-            Request::Tools { name } => peer.answer(self.tools(&name).await).await,
+            Request::Tools { name } => {
+                let watched = Watched::new();
+                let work = self.tools(&name, &watched);
+                self.answer_with_reports(&name, &watched, work, peer).await
+            }
             Request::Call { name, tool, arguments } => {
-                peer.answer(self.call(&name, &tool, arguments).await).await
+                let watched = Watched::new();
+                let work = self.call(&name, &tool, arguments, &watched);
+                self.answer_with_reports(&name, &watched, work, peer).await
             }
             Request::Clients { around } => {
                 peer.answer(Ok(self.registry.clients(around).await)).await
@@ -281,8 +289,13 @@ impl Service {
         }
     }
 
-    async fn tools(&self, name: &ServerName) -> Result<Vec<Box<RawValue>>, ApiError> {
+    async fn tools(
+        &self,
+        name: &ServerName,
+        watched: &Watched,
+    ) -> Result<Vec<Box<RawValue>>, ApiError> {
         let mut local = self.local(name).await?;
+        watched.get_or_init(|| local.watch());
         local.tools().await.map_err(|error| self.failed(name, &error))
     }
 
@@ -291,8 +304,10 @@ impl Service {
         name: &ServerName,
         tool: &str,
         arguments: Box<RawValue>,
+        watched: &Watched,
     ) -> Result<Box<RawValue>, ApiError> {
         let mut local = self.local(name).await?;
+        watched.get_or_init(|| local.watch());
         local.call(tool, &arguments).await.map_err(|error| self.failed(name, &error))
     }
 

@@ -24,12 +24,12 @@ pub use mainstay_mcp::upstream::{
 pub use mainstay_mcp::{client, frame, lists, sse};
 pub use mainstay_session::{
     Abandoned, Arrival, Availability, CallTimeouts, Decision, EventId, Found, Item, Observed,
-    Reason, RelayNews, Report, Run, RunInfo, RunOwner, Sent, SessionClock, SessionIds,
-    SessionRecord, Settings, Start, StateStore, StreamChange, StreamKey, StreamRecord,
+    Reason, RelayNews, Report, RequestPlace, Run, RunInfo, RunOwner, Sent, SessionClock,
+    SessionIds, SessionRecord, Settings, Start, StateStore, StreamChange, StreamKey, StreamRecord,
     UpstreamRecord, epoch,
 };
 pub use server::{
-    AttachedRun, LastLine, Local, Lookup, OpenError, Ports, Reader, Ready, RelayedCall, Relays,
-    ServerHandle, Servers, Session,
+    AttachedRun, LastLine, Local, LocalWatch, Lookup, OpenError, Ports, Reader, Ready, RelayedCall,
+    Relays, ServerHandle, Servers, Session,
 };
 pub use store::{RecordLookup, SessionStore, Unreadable, Written};

@@ -37,6 +37,7 @@ mod progress;
 mod record;
 mod recover;
 mod replay;
+mod request_place;
 mod residency;
 mod run_retention;
 mod server;
@@ -68,6 +69,7 @@ pub use record::{
     Sent, SessionRecord, StateStore, StreamChange, StreamKey, StreamRecord, UpstreamRecord,
 };
 pub use recover::RelayNews;
+pub use request_place::RequestPlace;
 pub use server::{Config, Server, SessionClock, Settings};
 pub use session::SessionKey;
 pub use session_id::{SessionIds, is_id};

@@ -5,14 +5,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use mainstay_api::{DaemonInfo, Instance, Listen, ListenError, Request};
+use mainstay_api::{DaemonInfo, Instance, Listen, ListenError, Request, WaitReport};
 use mainstay_core::{ServerName, ServerSpec, human_duration};
 use serde::de::DeserializeOwned;
+use tokio::time::timeout;
 
-use crate::error::CliError;
+use crate::error::{CliError, Exit};
 use crate::remote::Remote;
 use crate::settings::Settings;
 use crate::ui::{Ui, paint};
+use crate::wait_lines::WaitLines;
 
 /// The environment of one command.
 #[derive(Debug)]
@@ -143,20 +145,49 @@ impl Context {
         ));
     }
 
-    /// Sends a request that a server has to answer, and waits for that no longer than `limit`.
+    /// Sends a request that a server has to answer, and waits for that no longer than `limit`. What is waited for is
+    /// reported after a few seconds. Ctrl-C, like the limit, cancels the request at the server.
     pub(crate) async fn ask_within<T: DeserializeOwned>(
-        &self,
+        &mut self,
         limit: Duration,
         server: &ServerName,
         what: &str,
         request: &Request,
     ) -> Result<T, CliError> {
-        let late = |_| {
-            let limit = human_duration(limit);
-            let help = "if it hangs, `mainstay restart` restarts it";
-            CliError::failed(format!("{server} has not answered within {limit}"), help)
+        let remote = Remote::of(self)?;
+        let (spinner, draw) = self.ui.late_spinner(&format!("waiting for {what}"));
+        let mut lines = WaitLines::new(what, spinner);
+        let answered = {
+            let show = |reports: Vec<WaitReport>| {
+                for report in reports {
+                    lines.show(report, &mut self.ui);
+                }
+                Ok(())
+            };
+            tokio::select! {
+                answer = timeout(limit, remote.stream(request, show)) => answer.map_err(Some),
+                never = draw => match never {},
+                // If the signal cannot be caught, it ends the process as usual.
+                Ok(()) = tokio::signal::ctrl_c() => Err(None),
+            }
         };
-        tokio::time::timeout(limit, self.ask(what, request)).await.map_err(late)?
+        let last = lines.last_reason().map(|reason| format!(": {reason}")).unwrap_or_default();
+        drop(lines);
+        match answered {
+            Ok(answer) => answer,
+            Err(Some(_)) => {
+                let limit = human_duration(limit);
+                let help = "it was cancelled; if the server hangs, `mainstay restart` restarts it";
+                Err(CliError::failed(
+                    format!("{server} has not answered within {limit}{last}"),
+                    help,
+                ))
+            }
+            Err(None) => {
+                self.ui.message(format!("cancelled {what}; {server} may have executed it"));
+                Err(CliError::Answered(Exit::Interrupted))
+            }
+        }
     }
 }
 

@@ -24,6 +24,7 @@ mod text;
 mod times;
 mod transport;
 mod ui;
+mod wait_lines;
 
 use std::ffi::OsString;
 use std::panic;

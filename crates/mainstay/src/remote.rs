@@ -83,13 +83,16 @@ impl Remote {
         mut each: impl FnMut(Vec<I>) -> Result<(), CliError>,
     ) -> Result<T, CliError> {
         let mut each_error = None;
-        let each = |items| {
+        let mut each = |items| {
             each(items).map_err(|error| {
                 each_error = Some(error);
                 io::Error::other("the reader is done")
             })
         };
-        let answer = self.connect(request).await?.stream(request, each).await;
+        let answer = match self.connect(request).await?.stream(request, &mut each).await {
+            Err(CallError::Unsent(_)) => self.connect(request).await?.stream(request, each).await,
+            answer => answer,
+        };
         match each_error {
             Some(error) => Err(error),
             None => self.finish(answer),

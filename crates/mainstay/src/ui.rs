@@ -3,13 +3,14 @@
 //! A terminal gets only text and colours ([`colored_lines`]); a program gets a server's data unchanged
 //! ([`Ui::data`]).
 
+use std::convert::Infallible;
 use std::fmt::Display;
 use std::future::Future;
 use std::io::{self, Write};
 use std::time::Duration;
 
 use anstream::AutoStream;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use mainstay_core::ImageRef;
 use serde::Serialize;
 
@@ -140,6 +141,26 @@ impl Ui {
         let done = work.await;
         spinner.finish_and_clear();
         done
+    }
+
+    /// A spinner that is not drawn yet, and a task that draws it on a terminal once the wait takes longer than half a
+    /// second.
+    pub(crate) fn late_spinner(
+        &self,
+        what: &str,
+    ) -> (ProgressBar, impl Future<Output = Infallible> + use<>) {
+        let spinner = ProgressBar::new_spinner().with_message(plain_line(what));
+        spinner.set_draw_target(ProgressDrawTarget::hidden());
+        let (drawn, is_terminal) = (spinner.clone(), self.err.is_terminal());
+        let draw = async move {
+            tokio::time::sleep(SPINNER_DELAY).await;
+            if is_terminal {
+                drawn.set_draw_target(ProgressDrawTarget::stderr());
+                drawn.enable_steady_tick(TICK);
+            }
+            std::future::pending().await
+        };
+        (spinner, draw)
     }
 
     /// A spinner on a terminal; hidden elsewhere.

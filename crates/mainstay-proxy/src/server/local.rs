@@ -4,7 +4,7 @@ use bytes::Bytes;
 use mainstay_mcp::frame::{self, Parsed};
 use mainstay_mcp::lists::MAX_PAGES;
 use mainstay_mcp::upstream::{self, Identity, UpstreamError};
-use mainstay_session::{Arrival, SessionKey, classify_refusal};
+use mainstay_session::{Arrival, RequestPlace, SessionKey, classify_refusal};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -29,7 +29,25 @@ impl ServerHandle {
     }
 }
 
+/// Follows the requests of a [`Local`] session, which it does not keep open.
+#[derive(Debug, Clone)]
+pub struct LocalWatch {
+    server: ServerHandle,
+    session: SessionKey,
+}
+
+impl LocalWatch {
+    /// Where the present request is; none if there is none.
+    pub fn place(&self) -> Option<RequestPlace> {
+        self.server.enter(|machine, _| machine.place_of_request(self.session))
+    }
+}
+
 impl Local {
+    pub fn watch(&self) -> LocalWatch {
+        LocalWatch { server: self.server.clone(), session: self.session }
+    }
+
     /// Makes a request. Dropping the future gives it up.
     pub async fn ask(
         &mut self,

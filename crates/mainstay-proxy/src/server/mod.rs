@@ -40,7 +40,7 @@ use self::stdio::StdioIo;
 use crate::catch_panic;
 use crate::store::SessionStore;
 
-pub use self::local::Local;
+pub use self::local::{Local, LocalWatch};
 pub use self::reader::{Reader, Ready};
 pub use self::relay::{RelayedCall, Relays};
 pub use self::servers::{Lookup, OpenError, Servers};

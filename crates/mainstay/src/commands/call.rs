@@ -10,12 +10,14 @@ use serde_json::value::RawValue;
 
 use crate::context::Context;
 use crate::error::{CliError, Exit};
-use crate::text::duration;
+use crate::text::{duration, plain_line};
 
 /// Call a tool of a server and print its result
 ///
 /// Texts are printed as they are (on a terminal without control characters), everything else as JSON. A result that
 /// the tool marks as an error goes to standard error, with exit code 1.
+///
+/// If the result takes longer than 5 s, standard error says what is waited for. Ctrl-C cancels the call at the server.
 ///
 /// Examples: `mainstay call time get_current_time timezone=UTC`,
 /// `mainstay call time get_current_time '{"timezone": "UTC"}'`
@@ -50,7 +52,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
         [one] if !is_pair(one) => arguments(one)?,
         given => from_pairs(given)?,
     };
-    let waiting = format!("calling {}", args.tool);
+    let waiting = format!("`{}`", plain_line(&args.tool));
     let request = Request::Call { name: args.name.clone(), tool: args.tool, arguments };
     let result: Value = ctx.ask_within(args.timeout, &args.name, &waiting, &request).await?;
     let failed = result.get("isError").and_then(Value::as_bool).unwrap_or_default();

@@ -30,7 +30,7 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let request = Request::Tools { name: args.name.clone() };
     let tools: Vec<Value> =
-        ctx.ask_within(LIMIT, &args.name, "asking the server", &request).await?;
+        ctx.ask_within(LIMIT, &args.name, "the list of tools", &request).await?;
     if let Some(name) = &args.tool {
         let found =
             tools.iter().find(|tool| tool.get("name").and_then(Value::as_str) == Some(name));

@@ -1,5 +1,6 @@
 //! Servers that do not answer: what is shown about them, which of them are killed, and what becomes of calls.
 
+mod calls;
 mod starts;
 
 use std::fs;
