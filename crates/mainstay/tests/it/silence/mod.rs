@@ -1,6 +1,8 @@
 //! Servers that do not answer: what is shown about them, which of them are killed, and what becomes of calls.
 
 mod calls;
+mod sdk_timeouts;
+mod servers;
 mod starts;
 
 use std::fs;
