@@ -79,14 +79,7 @@ impl World {
                 (owner, supervisor::Event::Unreachable { generation })
             }
             Report::Observe(owner, generation) => {
-                let is_meant = |run: usize| {
-                    self.runs[run].id.generation() == generation && self.runs[run].scope == owner
-                };
-                let links = &self.daemons[daemon].links;
-                if let Some((&link, _)) = links.iter().find(|(_, run)| is_meant(**run)) {
-                    self.after(3, Event::Observe { daemon, link });
-                }
-                return;
+                (owner, supervisor::Event::Observe { generation })
             }
             Report::Decision(_) => return,
         };

@@ -18,6 +18,7 @@ use crate::event::Event;
 use crate::model::ClientState;
 use crate::script::{Engine, Kind};
 use crate::session_drivers::key_of;
+use crate::silence::HANG_AFTER;
 use crate::world::World;
 
 /// The session whose own run something is about; none for the run that all sessions share.
@@ -71,6 +72,7 @@ impl World {
             cap: delay * 2,
             start_timeout: Duration::from_secs(10),
             stop_timeout: Duration::from_secs(1),
+            hang_after: Some(Duration::from_millis(HANG_AFTER)),
             ..RestartPolicy::default()
         };
         ServerSpec { name: run_name(scope), restart, ..spec.clone() }
@@ -175,20 +177,25 @@ impl World {
                     let event = SupervisorEvent::StartObserved(run, StartEvidence::default());
                     self.after(1, Event::Driver { daemon, scope: scope.clone(), event });
                 }
-                // Runs that do not read are observed by `World::observe`.
                 Action::Observe(connection) => {
-                    let event = SupervisorEvent::Observed(connection, None);
-                    self.after(1, Event::Driver { daemon, scope: scope.clone(), event });
+                    self.after(1, Event::Observe { daemon, scope: scope.clone(), connection });
                 }
-                Action::Probe(..) | Action::HoldRequests(_) | Action::SendHeldRequests(_) => {
-                    panic!("{action:?} without evidence")
-                }
+                Action::Probe(connection, probe) => self.probe_run(scope, connection, probe),
+                Action::HoldRequests(connection) => self.hold_run(scope, connection, true),
+                Action::SendHeldRequests(connection) => self.hold_run(scope, connection, false),
                 Action::Forget => self.forget(scope),
                 Action::Release(_) | Action::Retired => panic!("{action:?} was not asked for"),
                 Action::SaveHistory(history) => self.history = history,
-                Action::Record { .. } | Action::ClearRun => {}
+                Action::Record { event, .. } => self.check_hang(scope, &event),
+                Action::ClearRun => {}
             }
         }
+    }
+
+    /// The link of a session with a run, while it is open.
+    pub(crate) fn link_of(&mut self, scope: &Scope, connection: Connection) -> Option<LinkKey> {
+        let session = self.driver(scope)?.session.as_ref();
+        session.filter(|session| session.connection == connection)?.link
     }
 
     /// Reports to sessions whether their run can be used.

@@ -37,10 +37,11 @@ pub(crate) enum Event {
     ReadAgain {
         run: usize,
     },
-    /// A run with a slow request is observed.
+    /// A run that may not answer is observed.
     Observe {
         daemon: usize,
-        link: LinkKey,
+        scope: Scope,
+        connection: Connection,
     },
     /// A stdio server writes a line.
     Write {

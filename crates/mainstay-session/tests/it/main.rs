@@ -19,6 +19,7 @@ mod rng;
 mod script;
 mod server;
 mod session_drivers;
+mod silence;
 mod store;
 mod world;
 
@@ -101,7 +102,7 @@ fn simulate(kind: Kind, has_daemons: bool) -> Result<(), Failure> {
 
 /// Runs a script. Returns what is wrong, if so.
 fn run(script: &Script) -> Result<(), String> {
-    let result = catch_unwind(AssertUnwindSafe(|| world::World::new(script.clone()).run()));
+    let result = catch_unwind(AssertUnwindSafe(|| drop(world::World::new(script.clone()).run())));
     result.map_err(|_| PANIC.take())
 }
 

@@ -9,7 +9,7 @@ use mainstay_mcp::version::ProtocolVersion;
 use mainstay_session::{EventId, LinkKey, OperationKey, StreamRef};
 
 use crate::driver::Scope;
-use crate::script::{Behaviour, CallSpec, Form, Method};
+use crate::script::{Behaviour, CallSpec, Form, Manner, Method};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ClientState {
@@ -151,6 +151,9 @@ pub(crate) struct Run {
     /// Until when a server that runs elsewhere cannot be reached.
     pub(crate) away_until: u64,
     pub(crate) does_not_read: bool,
+    /// What it does, and since when, while it does not read.
+    pub(crate) manner: Manner,
+    pub(crate) silent_since: u64,
     /// Lines that wait until it reads.
     pub(crate) kept: Vec<Bytes>,
     pub(crate) written: u64,

@@ -1,8 +1,11 @@
 //! Scripts that have failed.
 
-use crate::script::{Behaviour, CallSpec, End, Engine, Form, Kind, Method, Script, Step, What};
+use crate::script::{
+    Behaviour, CallSpec, End, Engine, Form, Kind, Manner, Method, Script, Step, What,
+};
+use crate::world::World;
 
-const CALL: CallSpec = CallSpec {
+pub(crate) const CALL: CallSpec = CallSpec {
     method: Method::Write,
     takes: 400,
     progress: 0,
@@ -12,6 +15,11 @@ const CALL: CallSpec = CallSpec {
 };
 
 fn check(kind: Kind, change: impl FnOnce(&mut Script), steps: &[(u64, What)]) {
+    drop(play(kind, change, steps));
+}
+
+/// Runs a script, and returns the world after it.
+pub(crate) fn play(kind: Kind, change: impl FnOnce(&mut Script), steps: &[(u64, What)]) -> World {
     let steps = steps.iter().map(|(after, what)| Step { after: *after, what: *what }).collect();
     let mut script = Script {
         kind,
@@ -29,14 +37,14 @@ fn check(kind: Kind, change: impl FnOnce(&mut Script), steps: &[(u64, What)]) {
         steps,
     };
     change(&mut script);
-    crate::world::World::new(script).run();
+    World::new(script).run()
 }
 
-fn open(version: u8, form: Form, listens: bool) -> What {
+pub(crate) fn open(version: u8, form: Form, listens: bool) -> What {
     What::Open { version, form, listens }
 }
 
-fn call(call: CallSpec) -> What {
+pub(crate) fn call(call: CallSpec) -> What {
     What::Call { client: 0, call }
 }
 
@@ -134,7 +142,7 @@ fn a_queued_batch_keeps_its_other_requests_when_one_is_cancelled() {
         |_| {},
         &[
             (0, open(1, Form::Events, false)),
-            (1000, What::StopReading { ms: 9000 }),
+            (1000, What::StopReading { manner: Manner::Spinning, ms: 9000 }),
             (0, call(CALL)),
             (0, call(CALL)),
             (0, call(CALL)),

@@ -121,7 +121,9 @@ pub(crate) enum What {
         ms: u16,
         loses_lines: bool,
     },
+    /// The shared run reads nothing for so many ms.
     StopReading {
+        manner: Manner,
         ms: u16,
     },
     Interrupt {
@@ -239,6 +241,17 @@ pub(crate) enum End {
     Silent,
     /// The server exits, the first time or the first two times.
     Exit(u8),
+}
+
+/// What a run does that does not read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// None of its threads runs.
+    #[default]
+    Deadlocked,
+    Spinning,
+    /// It is stopped by a signal.
+    Suspended,
 }
 
 /// A call, and what the server makes of it.
@@ -362,7 +375,10 @@ fn random_step(rng: &mut Rng, kind: Kind, has_daemons: bool) -> Step {
         75 | 76 => What::Restart,
         77 => What::Stop { ms: rng.pick(&[100, 4000, 20_000]) },
         78 | 79 if kind == Kind::Http => What::Forget,
-        78 => What::StopReading { ms: rng.pick(&[50, 1000, 9000]) },
+        78 => {
+            let manner = rng.pick(&[Manner::Deadlocked, Manner::Spinning, Manner::Suspended]);
+            What::StopReading { manner, ms: rng.pick(&[50, 1000, 9000, 30_000]) }
+        }
         79 => What::Interrupt { loses_lines: rng.one_in(2) },
         80..=85 => {
             let said = rng.pick(&[

@@ -1,14 +1,11 @@
 //! The server: it executes calls, and says more than it is asked.
 
-use std::time::Duration;
-
 use bytes::Bytes;
-use mainstay_core::watchdog::Probe;
 use mainstay_mcp::frame::{Kind as MessageKind, Method as McpMethod, Parsed};
-use mainstay_session::{LinkKey, Observed};
+use mainstay_session::LinkKey;
 
 use crate::event::{Event, ExecutionStep};
-use crate::model::{Execution, Reply, Run};
+use crate::model::{Execution, Reply};
 use crate::received::{tag, text_of};
 use crate::script::{CallSpec, End, Engine, Kind, Method, Said};
 use crate::world::World;
@@ -55,28 +52,6 @@ impl World {
             {}
             self.settle();
         }
-    }
-
-    /// Holds requests to a run that does not read, until it reads again.
-    pub(crate) fn observe(&mut self, daemon: usize, link: LinkKey) {
-        let now = self.instant();
-        let Some(run) = self.daemons[daemon].links.get(&link).copied() else { return };
-        let is_current = self.current == Some(daemon);
-        let server = self.daemons[daemon].server.as_mut().filter(|_| is_current);
-        let Some(server) = server else { return };
-        let Run { written, does_not_read, is_alive, .. } = self.runs[run];
-        let observed = Observed { input: Some((written, 1)), processes: None };
-        if server.evidence(now, link, observed, Duration::from_millis(10)).is_none() || !is_alive {
-            return;
-        }
-        if does_not_read {
-            server.hold_requests(link);
-            server.probe(now, link, Probe::Ping);
-            self.after(50, Event::Observe { daemon, link });
-        } else {
-            while server.send_held_requests(now, link) {}
-        }
-        self.settle();
     }
 
     fn read_line(&mut self, run: usize, line: Bytes) {

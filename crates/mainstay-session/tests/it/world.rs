@@ -60,6 +60,8 @@ pub(crate) struct World {
     pub(crate) failure: FailedStart,
     pub(crate) outage: Option<Outage>,
     pub(crate) is_ending: bool,
+    /// How many runs were killed because they hung.
+    pub(crate) hangs: u32,
     pub(crate) was_interrupted: bool,
     pub(crate) is_removed: bool,
     /// How many numbered messages servers have sent.
@@ -91,6 +93,7 @@ impl World {
             failure: FailedStart::Temporary,
             outage: None,
             is_ending: false,
+            hangs: 0,
             unrecorded_at: None,
             was_interrupted: false,
             is_removed: false,
@@ -119,7 +122,7 @@ impl World {
         self.woken.push((daemon, stream));
     }
 
-    pub(crate) fn run(mut self) {
+    pub(crate) fn run(mut self) -> Self {
         let steps = std::mem::take(&mut self.script.steps);
         for step in &steps {
             self.advance(step.after);
@@ -127,6 +130,7 @@ impl World {
             self.settle();
         }
         self.end();
+        self
     }
 
     /// Lets so many ms pass.
@@ -216,7 +220,9 @@ impl World {
             Event::Confirm { daemon, link, count } => self.confirm(daemon, link, count),
             Event::Execute { execution, step } => self.execute(execution, step),
             Event::ReadAgain { run } => self.read_again(run),
-            Event::Observe { daemon, link } => self.observe(daemon, link),
+            Event::Observe { daemon, scope, connection } => {
+                self.observe_run(daemon, &scope, connection);
+            }
             Event::Write { run, line } => {
                 if self.runs[run].is_alive {
                     self.write(run, line);
@@ -352,12 +358,7 @@ impl World {
                 (self.failing_starts, self.failure) = (count, failure);
             }
             What::EngineAway { ms, loses_lines } => self.engine_away(ms.into(), loses_lines),
-            What::StopReading { ms } => {
-                if let Some(run) = self.live_run(&None) {
-                    self.runs[run].does_not_read = true;
-                    self.after(ms.into(), Event::ReadAgain { run });
-                }
-            }
+            What::StopReading { manner, ms } => self.begin_silence(&None, manner, ms.into()),
             What::Interrupt { loses_lines } => self.interrupt(loses_lines),
             What::Say { client, said } => self.say(client, said),
             What::Forget => {
