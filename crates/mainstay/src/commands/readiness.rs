@@ -15,13 +15,16 @@ use crate::context::Context;
 use crate::error::{CliError, Exit};
 use crate::remote::Remote;
 use crate::text::{clip, plain_line, short_id};
-use crate::ui::paint;
+use crate::ui::{Ui, paint};
 
 /// How many of the last lines of a server that failed are shown.
 const LAST_LINES: usize = 5;
 
 /// How often the status of a server that waits for its engine is checked.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// How many things that a slow start does are shown.
+const MAX_SHOWN: usize = 10;
 
 /// How many characters of a server's line the spinner shows.
 const SHOWN_LINE: usize = 60;
@@ -60,8 +63,15 @@ impl Wait<'_> {
     ) -> Result<ServerInfo, CliError> {
         let request = Request::Settle { name: self.name.clone(), any_end: true, since: self.since };
         let mut reported = false;
+        let mut shown = Vec::new();
         loop {
-            let server: ServerInfo = remote.call(&request).await?;
+            let show = |servers: Vec<ServerInfo>| {
+                for server in &servers {
+                    show_slow_start(server, &mut shown, spinner, &mut ctx.ui);
+                }
+                Ok(())
+            };
+            let server: ServerInfo = remote.stream(&request, show).await?;
             if !(self.through_absence && server.status == Status::Waiting) {
                 return Ok(server);
             }
@@ -96,6 +106,22 @@ impl Wait<'_> {
             remote.stream::<LogLine, ()>(&request, show).await.ok();
         }
         pending().await
+    }
+}
+
+/// Says what a server does that takes long to become ready, once for each thing that it does.
+fn show_slow_start(
+    server: &ServerInfo,
+    shown: &mut Vec<(String, Option<String>)>,
+    spinner: &ProgressBar,
+    ui: &mut Ui,
+) {
+    let Some(start) = &server.start else { return };
+    let what = (start.activity.clone(), start.child.clone());
+    if shown.len() < MAX_SHOWN && !shown.contains(&what) {
+        shown.push(what);
+        let line = format!("{}: {}", server.name, plain_line(&server.reason));
+        spinner.suspend(|| ui.message(line));
     }
 }
 

@@ -62,6 +62,15 @@ fn a_child_that_does_nothing_is_named_and_so_is_it_when_the_start_times_out() {
 }
 
 #[test]
+fn a_run_that_waits_says_what_the_start_does() {
+    let env = TestEnv::new();
+    let options = ["--start-timeout", "9s", "--no-restart"];
+    let output = env.run_failing(NAME, &options, &shell("sleep 600; :")).to_string();
+    assert!(output.contains("slow: starting for "), "{output}");
+    assert!(output.contains("within 9 s: at the end, its child `sleep` is running"), "{output}");
+}
+
+#[test]
 fn a_request_that_is_held_too_long_gets_what_the_start_does() {
     let env = TestEnv::new();
     start(&env, &["--hold", "6s"], &shell("sleep 600; :"));
