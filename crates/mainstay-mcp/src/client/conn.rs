@@ -18,16 +18,25 @@ const UNIX_IDLE: Duration = Duration::from_secs(120);
 /// One connection. Dropping it closes it.
 #[derive(Debug)]
 pub(super) enum Conn {
-    Plain(TcpStream),
+    Plain {
+        stream: TcpStream,
+        /// Its local port.
+        port: u16,
+    },
     Tls(Box<TlsStream<TcpStream>>),
     Unix(UnixStream),
 }
 
 impl Conn {
+    pub(super) fn plain(stream: TcpStream) -> Self {
+        let port = stream.local_addr().map_or(0, |addr| addr.port());
+        Self::Plain { stream, port }
+    }
+
     /// Whether an idle connection is still open, without unexpected bytes.
     pub(super) fn is_quiet(&mut self) -> bool {
         match self {
-            Self::Plain(stream) => is_silent(stream),
+            Self::Plain { stream, .. } => is_silent(stream),
             // What was received before may wait in the decrypted.
             Self::Tls(stream) => is_drained(stream) && is_silent(stream.get_ref().0),
             Self::Unix(stream) => is_silent(stream),
@@ -38,15 +47,23 @@ impl Conn {
     /// HTTP listener, which keeps idle connections for 5 minutes.
     pub(super) fn idle_limit(&self, keep: Duration) -> Duration {
         match self {
-            Self::Plain(_) | Self::Tls(_) => keep,
+            Self::Plain { .. } | Self::Tls(_) => keep,
             Self::Unix(_) => UNIX_IDLE,
+        }
+    }
+
+    /// The local port; 0 unless it is a plain TCP connection.
+    pub(super) fn local_port(&self) -> u16 {
+        match self {
+            Self::Plain { port, .. } => *port,
+            Self::Tls(_) | Self::Unix(_) => 0,
         }
     }
 
     /// Whether a failed write means that nothing was written. TLS has a buffer in between.
     pub(super) fn writes_directly(&self) -> bool {
         match self {
-            Self::Plain(_) | Self::Unix(_) => true,
+            Self::Plain { .. } | Self::Unix(_) => true,
             Self::Tls(_) => false,
         }
     }
@@ -72,7 +89,7 @@ impl AsyncRead for Conn {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Plain { stream, .. } => Pin::new(stream).poll_read(cx, buf),
             Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
         }
@@ -86,7 +103,7 @@ impl AsyncWrite for Conn {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Plain { stream, .. } => Pin::new(stream).poll_write(cx, buf),
             Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
             Self::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
         }
@@ -98,7 +115,7 @@ impl AsyncWrite for Conn {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Self::Plain { stream, .. } => Pin::new(stream).poll_write_vectored(cx, bufs),
             Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
             Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
         }
@@ -106,7 +123,7 @@ impl AsyncWrite for Conn {
 
     fn is_write_vectored(&self) -> bool {
         match self {
-            Self::Plain(stream) => stream.is_write_vectored(),
+            Self::Plain { stream, .. } => stream.is_write_vectored(),
             Self::Tls(stream) => stream.is_write_vectored(),
             Self::Unix(stream) => stream.is_write_vectored(),
         }
@@ -114,7 +131,7 @@ impl AsyncWrite for Conn {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Plain { stream, .. } => Pin::new(stream).poll_flush(cx),
             Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
             Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
         }
@@ -122,7 +139,7 @@ impl AsyncWrite for Conn {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Plain { stream, .. } => Pin::new(stream).poll_shutdown(cx),
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
         }

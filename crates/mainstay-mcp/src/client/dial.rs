@@ -40,7 +40,7 @@ impl Dialer {
         let stream = self.reach(preferring(self.last(), known)).await?;
         // It fails only on a connection that is gone already, which the first write finds out.
         stream.set_nodelay(true).ok();
-        let Some((name, trust)) = &self.tls else { return Ok(Conn::Plain(stream)) };
+        let Some((name, trust)) = &self.tls else { return Ok(Conn::plain(stream)) };
         let secured = secure(name, trust, stream).await;
         secured.map_err(|source| SendError::Tls { name: name.to_str().into_owned(), source })
     }

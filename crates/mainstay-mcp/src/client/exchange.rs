@@ -161,7 +161,7 @@ mod tests {
         let request = Request { method: Method::Post, headers: &[], body: b"{}" };
         let room = BytesMut::new();
         let mut out = Outgoing::new(room, b" / HTTP/1.1\r\n", &[], &request).unwrap();
-        let error = exchange(&mut Conn::Plain(stream), &mut out).await.unwrap_err();
+        let error = exchange(&mut Conn::plain(stream), &mut out).await.unwrap_err();
         assert!(matches!(error, SendError::Unsent(_)) && !error.sent(), "{error:?}");
         assert!(out.front.starts_with(b"POST / ") && out.front.ends_with(b"{}"));
     }

@@ -30,6 +30,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod trace;
 
 use std::fmt;
 use std::sync::Arc;
@@ -48,6 +49,7 @@ pub use self::request::{BadHeader, Headers, Method, Request};
 pub use self::response::Response;
 pub use self::target::{BadTarget, Target};
 pub use self::tls::Trust;
+pub use self::trace::Trace;
 
 /// Sends requests to one server. A cheap handle: clones share the idle connections.
 #[derive(Clone)]
@@ -89,6 +91,12 @@ impl Client {
         Self { shared: Arc::new(Shared { target, dialer, pool: Arc::default() }) }
     }
 
+    /// A client of the same server that shares no connection with this one.
+    #[must_use]
+    pub fn renewed(&self) -> Self {
+        Self::new(self.target().clone())
+    }
+
     pub fn target(&self) -> &Target {
         &self.shared.target
     }
@@ -120,9 +128,20 @@ impl Client {
         headers: &[&Headers],
         request: Request<'_>,
     ) -> Result<Response, SendError> {
+        self.send_traced(headers, request, &Trace::default()).await
+    }
+
+    /// As [`Client::send_with`], and notes what is sent over which connection.
+    pub async fn send_traced(
+        &self,
+        headers: &[&Headers],
+        request: Request<'_>,
+        trace: &Trace,
+    ) -> Result<Response, SendError> {
         let Shared { target, pool, .. } = &*self.shared;
         let mut out = Outgoing::new(pool.take_room(), &target.preamble, headers, &request)?;
         if let Some(mut conn) = pool.take() {
+            trace.set(conn.local_port(), out.len());
             match exchange(&mut conn, &mut out).await {
                 Ok(answer) => return Ok(Response::new(answer, conn, pool)),
                 Err(error) if error.sent() => return Err(error),
@@ -131,11 +150,17 @@ impl Client {
             }
         }
         // Boxed, because it is rare and large: the usual call has no part of it in its future.
-        Box::pin(self.send_on_new_connection(out)).await
+        Box::pin(self.send_on_new_connection(out, trace)).await
     }
 
-    async fn send_on_new_connection(&self, mut out: Outgoing<'_>) -> Result<Response, SendError> {
+    async fn send_on_new_connection(
+        &self,
+        mut out: Outgoing<'_>,
+        trace: &Trace,
+    ) -> Result<Response, SendError> {
+        trace.clear();
         let mut conn = self.dial().await?;
+        trace.set(conn.local_port(), out.len());
         let answer = exchange(&mut conn, &mut out).await?;
         Ok(Response::new(answer, conn, &self.shared.pool))
     }
