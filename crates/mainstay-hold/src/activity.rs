@@ -12,6 +12,7 @@ use std::path::Path;
 
 pub use processes::{ProcessActivity, each_descendant};
 
+use crate::tree::Process;
 use crate::{procfs, tree};
 
 /// The most lines of a [`report`].
@@ -33,10 +34,13 @@ pub struct Activity {
 /// What the living descendants of a process are doing. Reads many files, so async code should call it on a thread for
 /// blocking work.
 pub fn of_descendants(of: u32) -> io::Result<Activity> {
+    Ok(of_processes(&tree::living_descendants(of)?))
+}
+
+pub(crate) fn of_processes(processes: &[Process]) -> Activity {
     let mut switches = DefaultHasher::new();
     let (mut is_active, mut is_suspended) = (false, false);
-    let processes = tree::living_descendants(of)?;
-    for process in &processes {
+    for process in processes {
         is_suspended |= is_frozen(process.pid);
         for thread in threads(process.pid) {
             thread.hash(&mut switches);
@@ -46,19 +50,23 @@ pub fn of_descendants(of: u32) -> io::Result<Activity> {
     }
     let first = processes.iter().min_by_key(|process| process.started());
     let waits_in = first.and_then(|process| wait_channel(process.pid, process.pid));
-    Ok(Activity { switches: switches.finish(), is_active, is_suspended, waits_in })
+    Activity { switches: switches.finish(), is_active, is_suspended, waits_in }
 }
 
 /// What each thread of the living descendants of a process waits for, for people: a line per process, with its threads
 /// and, where this user may read it, their kernel stacks below it.
 pub fn report(of: u32) -> io::Result<Vec<String>> {
+    Ok(report_of(tree::living_descendants(of)?))
+}
+
+pub(crate) fn report_of(mut processes: Vec<Process>) -> Vec<String> {
     let mut lines = Vec::new();
-    let mut processes = tree::living_descendants(of)?;
     processes.sort_unstable_by_key(|process| process.pid);
-    for process in processes {
+    let is_listed = |pid: u32| processes.iter().any(|process| process.pid == pid);
+    for process in &processes {
         let program = tree::program_of(process.pid).unwrap_or_default();
         let parent = procfs::stat(process.pid).ok().flatten().map(|stat| stat.parent);
-        let parent = parent.filter(|parent| *parent != of);
+        let parent = parent.filter(|parent| is_listed(*parent));
         let parent = parent.map(|parent| format!(", child of {parent}")).unwrap_or_default();
         let frozen = if is_frozen(process.pid) { ", frozen" } else { "" };
         lines.push(format!("process {} ({program}){parent}{frozen}", process.pid));
@@ -74,7 +82,7 @@ pub fn report(of: u32) -> io::Result<Vec<String>> {
         }
     }
     lines.truncate(MAX_LINES);
-    Ok(lines)
+    lines
 }
 
 /// The place in the kernel where a thread waits, if it does and this user may read it.

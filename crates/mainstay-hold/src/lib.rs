@@ -19,6 +19,7 @@ mod sock_diag;
 
 pub mod activity;
 pub mod cgroup;
+pub mod container;
 pub mod descriptors;
 pub mod heap;
 pub mod holder;
@@ -34,4 +35,5 @@ pub mod socket;
 pub mod socket_owners;
 pub mod tcp;
 pub mod tree;
+pub mod unread;
 pub mod wire;

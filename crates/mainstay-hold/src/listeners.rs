@@ -32,7 +32,7 @@ pub struct Listener {
 impl Listener {
     /// None if the socket does not listen on this port.
     fn of(found: &TcpSocket, port: u16) -> Option<Self> {
-        let TcpSocket { ends, is_listening, v6_only, uid, inode } = *found;
+        let TcpSocket { ends, is_listening, v6_only, uid, inode, .. } = *found;
         let ip = ends.local.ip();
         (is_listening && ends.local.port() == port).then_some(Self { ip, v6_only, inode, uid })
     }
@@ -87,11 +87,17 @@ pub fn owners(inodes: &BTreeSet<u64>) -> io::Result<Vec<u32>> {
 
 /// Lists the sockets through netlink.
 fn dump(port: u16) -> io::Result<Vec<Listener>> {
+    let all = dump_both(|family| Query::Listeners { family, port })?;
+    Ok(all.iter().filter_map(|found| Listener::of(found, port)).collect())
+}
+
+/// Lists sockets of both families through netlink.
+pub(crate) fn dump_both(query: impl Fn(u8) -> Query) -> io::Result<Vec<TcpSocket>> {
     let socket = sock_diag::open()?;
     let mut listed = Vec::new();
     let mut buffer = vec![0; BUFFER];
     for (sequence, family) in [(1, AF_INET), (2, AF_INET6)] {
-        match dump_family(&socket, sequence, family, port, &mut buffer, &mut listed) {
+        match dump_family(&socket, sequence, query(family), &mut buffer, &mut listed) {
             // A machine without IPv6.
             Err(Errno::NOENT | Errno::AFNOSUPPORT) if family == AF_INET6 => {}
             dumped => dumped?,
@@ -103,16 +109,15 @@ fn dump(port: u16) -> io::Result<Vec<Listener>> {
 fn dump_family(
     socket: &OwnedFd,
     sequence: u32,
-    family: u8,
-    port: u16,
+    query: Query,
     buffer: &mut [u8],
-    listed: &mut Vec<Listener>,
+    listed: &mut Vec<TcpSocket>,
 ) -> Result<(), Errno> {
-    sock_diag::send(socket, sequence, Query::Listeners { family, port })?;
+    sock_diag::send(socket, sequence, query)?;
     loop {
         for reply in sock_diag::receive(socket, buffer, sequence)? {
             match reply {
-                Reply::Found(found) => listed.extend(Listener::of(&found, port)),
+                Reply::Found(found) => listed.push(found),
                 Reply::Failed(error) => return Err(error),
                 Reply::Done => return Ok(()),
             }

@@ -31,7 +31,9 @@ pub(crate) const AF_INET: u8 = 2;
 pub(crate) const AF_INET6: u8 = 10;
 const IPPROTO_TCP: u8 = 6;
 
-/// The state of a listening socket.
+/// The state of an open connection, of one that the other end has closed, and of a listening socket.
+const ESTABLISHED: u8 = 1;
+const CLOSE_WAIT: u8 = 8;
 const LISTEN: u8 = 10;
 
 /// A TCP socket.
@@ -44,6 +46,8 @@ pub(crate) struct TcpSocket {
     pub(crate) uid: u32,
     /// 0 if no process has the socket open; the uid is meaningless then.
     pub(crate) inode: u64,
+    /// The bytes that were received and not read; of a listener, the connections that wait to be accepted.
+    pub(crate) unread: u32,
 }
 
 /// The two addresses of a socket.
@@ -60,6 +64,8 @@ pub(crate) enum Query {
     Socket(Ends),
     /// All sockets of a family that listen on a port.
     Listeners { family: u8, port: u16 },
+    /// All connections of a family that were made to a port of this machine and are not closed at both ends.
+    Connections { family: u8, port: u16 },
 }
 
 /// A message of the kernel.
@@ -101,6 +107,9 @@ fn request(sequence: u32, query: Query) -> [u8; HEADER + REQUEST] {
             (NLM_F_REQUEST, if local.is_ipv4() { AF_INET } else { AF_INET6 }, u32::MAX)
         }
         Query::Listeners { family, .. } => (NLM_F_REQUEST_DUMP, family, 1 << LISTEN),
+        Query::Connections { family, .. } => {
+            (NLM_F_REQUEST_DUMP, family, 1 << ESTABLISHED | 1 << CLOSE_WAIT)
+        }
     };
     put(0, &u32::try_from(HEADER + REQUEST).expect("it is short").to_ne_bytes());
     put(4, &SOCK_DIAG_BY_FAMILY.to_ne_bytes());
@@ -121,7 +130,9 @@ fn request(sequence: u32, query: Query) -> [u8; HEADER + REQUEST] {
             // Any cookie.
             put(HEADER + 48, &[0xff; 8]);
         }
-        Query::Listeners { port, .. } => put(HEADER + 8, &port.to_be_bytes()),
+        Query::Listeners { port, .. } | Query::Connections { port, .. } => {
+            put(HEADER + 8, &port.to_be_bytes());
+        }
     }
     message
 }
@@ -171,6 +182,7 @@ fn tcp_socket(body: &[u8]) -> Option<TcpSocket> {
         v6_only: attribute(body.get(REPLY..)?, INET_DIAG_SKV6ONLY) == Some(1),
         uid: u32::from_ne_bytes(bytes_at(body, 64)?),
         inode: u32::from_ne_bytes(bytes_at(body, 68)?).into(),
+        unread: u32::from_ne_bytes(bytes_at(body, 56)?),
     })
 }
 
@@ -190,7 +202,7 @@ pub(crate) fn in_proc() -> io::Result<Vec<TcpSocket>> {
     in_tables("/proc/net")
 }
 
-/// All TCP sockets of the network namespace of a process, from `/proc`.
+/// All TCP sockets in the network namespace of a process.
 pub(crate) fn in_namespace_of(pid: u32) -> io::Result<Vec<TcpSocket>> {
     in_tables(&format!("/proc/{pid}/net"))
 }
@@ -210,10 +222,12 @@ fn rows(table: &str) -> impl Iterator<Item = TcpSocket> {
         let ends =
             Ends { local: table_addr(columns.next()?)?, remote: table_addr(columns.next()?)? };
         let is_listening = u8::from_str_radix(columns.next()?, 16).ok()? == LISTEN;
-        let mut columns = columns.skip(3);
+        let (_, unread) = columns.next()?.split_once(':')?;
+        let unread = u32::from_str_radix(unread, 16).ok()?;
+        let mut columns = columns.skip(2);
         let uid = columns.next()?.parse().ok()?;
         let inode = columns.nth(1)?.parse().ok()?;
-        Some(TcpSocket { ends, is_listening, v6_only: false, uid, inode })
+        Some(TcpSocket { ends, is_listening, v6_only: false, uid, inode, unread })
     })
 }
 
