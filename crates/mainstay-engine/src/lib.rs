@@ -27,7 +27,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use jiff::Timestamp;
 use mainstay_core::start_activity::StartEvidence;
-use mainstay_core::watchdog::Processes;
+pub use mainstay_core::watchdog::Observation;
 pub use mainstay_core::{FoundState, News, RunKey, Started};
 use mainstay_core::{Interruption, ServerName, ServerSpec};
 pub use regex_lite::Regex;
@@ -84,15 +84,6 @@ impl From<Vec<SocketAddr>> for Endpoint {
     fn from(addrs: Vec<SocketAddr>) -> Self {
         Self { addrs, owner: None }
     }
-}
-
-/// What can be seen of a run from outside. What the engine cannot see is none.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Observation {
-    /// The last line of its input of which it has read anything, and the number of bytes that it has not read.
-    pub input: Option<(u64, u64)>,
-    /// Its processes.
-    pub processes: Option<Processes>,
 }
 
 /// Selects a part of a log.

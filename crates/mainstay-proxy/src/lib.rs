@@ -23,9 +23,9 @@ pub use mainstay_mcp::upstream::{
 };
 pub use mainstay_mcp::{client, frame, lists, sse};
 pub use mainstay_session::{
-    Abandoned, Arrival, Availability, CallTimeouts, Decision, EventId, Found, Item, Observed,
-    Reason, RelayNews, Report, RequestPlace, Run, RunInfo, RunOwner, Sent, SessionClock,
-    SessionIds, SessionRecord, Settings, Start, StateStore, StreamChange, StreamKey, StreamRecord,
+    Abandoned, Arrival, Availability, CallTimeouts, Decision, EventId, Found, Item, Reason,
+    RelayNews, Report, RequestPlace, Run, RunInfo, RunOwner, Sent, SessionClock, SessionIds,
+    SessionRecord, Settings, Start, StateStore, StreamChange, StreamKey, StreamRecord,
     UpstreamRecord, epoch,
 };
 pub use server::{

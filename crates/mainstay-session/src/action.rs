@@ -37,6 +37,8 @@ pub enum Action {
     Http(OperationKey, LinkKey, HttpOperation),
     /// The result of an HTTP operation is not needed.
     AbortHttp(OperationKey),
+    /// Perform later HTTP operations on new connections.
+    RenewConnections(LinkKey),
     /// The operation may report messages again: the client has read some.
     ResumeHttp(OperationKey),
     /// The reader of a stream may have something to read.

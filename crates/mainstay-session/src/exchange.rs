@@ -173,8 +173,11 @@ impl Server {
                     let (link, operation) = (*link, *operation);
                     self.end_stream_of_ended_run(now, key, link, operation);
                 }
-                Stage::Queued(_)
-                | Stage::AtStdio { .. }
+                Stage::Queued(link) => {
+                    let link = *link;
+                    self.leave_ended_run(now, key, link);
+                }
+                Stage::AtStdio { .. }
                 | Stage::OpeningUpstream
                 | Stage::Relayed
                 | Stage::Joined(_)
@@ -267,7 +270,7 @@ impl Server {
         if link.as_stdio().is_some() {
             self.send_to_stdio(now, call, key, run.link)
         } else {
-            self.send_to_http(call, key, run.link)
+            self.send_to_http(now, call, key, run.link)
         }
     }
 

@@ -3,6 +3,7 @@
 
 mod client_session;
 mod own_session;
+mod renewal;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,6 +16,8 @@ use mainstay_mcp::upstream::{self, Hello, UpstreamError};
 use tracing::debug;
 
 pub(crate) use self::client_session::Upstream;
+pub(crate) use self::renewal::Renewals;
+use self::renewal::is_message;
 use crate::action::{Action, HttpFailure, HttpOperation, HttpOutcome};
 use crate::calls::{Call, CallKey, Stage};
 use crate::exchange::{AttemptError, Failure};
@@ -22,6 +25,7 @@ use crate::links::{Link, LinkKey, OwnPurpose, OwnRequest};
 use crate::record::{Sent, UpstreamRecord};
 use crate::server::Server;
 use crate::session::SessionKey;
+use crate::silence::WatchState;
 use crate::table::Key;
 
 /// How many messages without an answer may be on their way for one client.
@@ -32,15 +36,17 @@ pub type OperationKey = Key<Operation>;
 
 #[derive(Debug)]
 pub struct Operation {
-    link: LinkKey,
+    pub(crate) link: LinkKey,
     generation: u64,
-    purpose: Purpose,
+    pub(crate) purpose: Purpose,
+    /// When a request was sent of which an answer is expected.
+    pub(crate) sent: Option<Instant>,
     /// Whether the server answers with an event stream.
     is_streaming: bool,
 }
 
 #[derive(Debug)]
-enum Purpose {
+pub(crate) enum Purpose {
     /// The session of a client, or Mainstay's own.
     Open(Option<SessionKey>),
     Call(CallKey),
@@ -91,10 +97,14 @@ pub(crate) struct Http {
     waiting: Vec<OwnRequest>,
     background_opens: usize,
     background_queue: VecDeque<SessionKey>,
+    pub(crate) watch: WatchState,
+    /// Calls that wait because the run does not answer.
+    pub(crate) queue: VecDeque<CallKey>,
+    pub(crate) renewals: Renewals,
 }
 
 impl Http {
-    pub(crate) fn new(next_id: u64) -> Self {
+    pub(crate) fn new(now: Instant, next_id: u64) -> Self {
         Self {
             own: None,
             found: None,
@@ -102,12 +112,15 @@ impl Http {
             waiting: Vec::new(),
             background_opens: 0,
             background_queue: VecDeque::new(),
+            watch: WatchState::new(now),
+            queue: VecDeque::new(),
+            renewals: Renewals::default(),
         }
     }
 }
 
 impl Server {
-    fn http(&mut self, key: LinkKey) -> Option<&mut Http> {
+    pub(crate) fn http(&mut self, key: LinkKey) -> Option<&mut Http> {
         self.links.get_mut(key).and_then(Link::as_http_mut)
     }
 
@@ -115,11 +128,12 @@ impl Server {
         &mut self,
         link: LinkKey,
         purpose: Purpose,
+        sent: Option<Instant>,
         operation: HttpOperation,
     ) -> OperationKey {
-        let generation = self.generation(link);
+        let (generation, is_streaming) = (self.generation(link), false);
         let key =
-            self.operations.insert(Operation { link, generation, purpose, is_streaming: false });
+            self.operations.insert(Operation { link, generation, purpose, sent, is_streaming });
         self.act(Action::Http(key, link, operation));
         key
     }
@@ -145,33 +159,44 @@ impl Server {
     /// Sends a request of a client.
     pub(crate) fn send_to_http(
         &mut self,
+        now: Instant,
         call: &mut Call,
         key: CallKey,
         link: LinkKey,
     ) -> Result<(), AttemptError> {
-        let Some(generation) = self.links.get(link).map(|link| link.generation) else {
-            return Err(Failure::Unsent.into());
-        };
+        let Some(found) = self.links.get_mut(link) else { return Err(Failure::Unsent.into()) };
+        let generation = found.generation;
+        if let Some(http) = found.as_http_mut().filter(|http| http.watch.is_held) {
+            http.queue.push_back(key);
+            call.stage = Stage::Queued(link);
+            return Ok(());
+        }
         let Some(session) = self.sessions.get(call.session) else {
             return Err(Failure::Unsent.into());
         };
         let Some(upstream) = session.upstream.with(generation).cloned() else {
             call.stage = Stage::OpeningUpstream;
-            self.open_upstream(call.session, link, Some(key));
+            self.open_upstream(now, call.session, link, Some(key));
             return Ok(());
         };
         if !self.record_sent(call, Sent { generation, line: None })? {
             return Ok(());
         }
         let request = HttpOperation::Request { session: upstream, message: call.message.clone() };
-        let operation = self.operate(link, Purpose::Call(key), request);
+        let operation = self.operate(link, Purpose::Call(key), Some(now), request);
         call.stage = Stage::AtHttp { link, operation };
+        if self.is_slow(call) {
+            self.watch(link);
+        }
         Ok(())
     }
 
     /// The server sent a message before the answer. Returns false if no more must be reported until
     /// [`Action::ResumeHttp`].
     pub fn http_message(&mut self, now: Instant, key: OperationKey, message: &Parsed) -> bool {
+        let Some(operation) = self.operations.get(key) else { return true };
+        let link = operation.link;
+        self.has_spoken(now, link);
         let Some(operation) = self.operations.get(key) else { return true };
         let (link, generation) = (operation.link, operation.generation);
         let (session, stream) = match operation.purpose {
@@ -230,11 +255,12 @@ impl Server {
     pub fn http_streaming(&mut self, now: Instant, key: OperationKey) {
         let Some(operation) = self.operations.get_mut(key) else { return };
         operation.is_streaming = true;
+        let link = operation.link;
         if let Purpose::Call(call) = operation.purpose {
-            let link = operation.link;
             // Its run may have ended meanwhile.
             self.end_stream_of_ended_run(now, call, link, key);
         }
+        self.has_spoken(now, link);
     }
 
     /// The last event id of a listener's stream.
@@ -250,6 +276,10 @@ impl Server {
     /// An operation has ended.
     pub fn http_done(&mut self, now: Instant, key: OperationKey, outcome: HttpOutcome) {
         let Some(operation) = self.operations.remove(key) else { return };
+        let Some(outcome) = self.take_renewal(now, key, &operation, outcome) else { return };
+        if is_message(&outcome) {
+            self.has_spoken(now, operation.link);
+        }
         match operation.purpose {
             Purpose::Open(None) => self.own_session_opened(now, operation.link, outcome),
             Purpose::Open(Some(session)) => {
@@ -346,7 +376,7 @@ impl Server {
         }
         session.upstream.notifications += 1;
         let notify = HttpOperation::Notify { session: upstream, message };
-        self.operate(link, Purpose::Notify(key), notify);
+        self.operate(link, Purpose::Notify(key), None, notify);
     }
 
     /// Passes a request of the server to the client, or refuses it.
@@ -383,6 +413,6 @@ impl Server {
         let last_event = session.upstream.last_event.as_ref();
         let last_event = last_event.filter(|(run, _)| *run == generation).map(|(_, id)| id.clone());
         let listen = HttpOperation::Listen { session: upstream, last_event };
-        Some(self.operate(link, Purpose::Listen(key), listen))
+        Some(self.operate(link, Purpose::Listen(key), None, listen))
     }
 }

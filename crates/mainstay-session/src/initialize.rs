@@ -111,7 +111,7 @@ impl Server {
             if let Some(call) = self.calls.get_mut(key) {
                 call.stage = Stage::OpeningUpstream;
             }
-            return self.open_upstream(session_key, run.link, Some(key));
+            return self.open_upstream(now, session_key, run.link, Some(key));
         }
         if let Some(result) = self.copies.hello.clone()
             && !matches!(present, Availability::Removed)

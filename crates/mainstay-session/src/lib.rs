@@ -73,7 +73,7 @@ pub use request_place::RequestPlace;
 pub use server::{Config, Server, SessionClock, Settings};
 pub use session::SessionKey;
 pub use session_id::{SessionIds, is_id};
-pub use silence::Observed;
+pub use silence::{Observed, SentRequest, UnreadRequests};
 pub use stream::{EventId, Found, Item, NotOurs, Peek, Read, Start, StreamState};
 pub use streams::{Commit, StreamRef};
 pub use table::Key;

@@ -13,6 +13,7 @@ use crate::availability::{Availability, Reason, Run};
 use crate::http::{Http, UpstreamSession};
 use crate::server::Server;
 use crate::session::{ClientState, SessionKey};
+use crate::silence::WatchState;
 use crate::stdio::Stdio;
 use crate::table::Key;
 
@@ -101,6 +102,28 @@ impl Link {
         }
     }
 
+    pub(crate) fn as_http(&self) -> Option<&Http> {
+        match &self.kind {
+            LinkKind::Http(http) => Some(http),
+            LinkKind::Stdio(_) => None,
+        }
+    }
+
+    pub(crate) fn watch(&self) -> &WatchState {
+        match &self.kind {
+            LinkKind::Stdio(stdio) => &stdio.watch,
+            LinkKind::Http(http) => &http.watch,
+        }
+    }
+
+    /// What is known about whether the run answers.
+    pub(crate) fn watch_mut(&mut self) -> &mut WatchState {
+        match &mut self.kind {
+            LinkKind::Stdio(stdio) => &mut stdio.watch,
+            LinkKind::Http(http) => &mut http.watch,
+        }
+    }
+
     pub(crate) fn as_http_mut(&mut self) -> Option<&mut Http> {
         match &mut self.kind {
             LinkKind::Http(http) => Some(http),
@@ -171,7 +194,7 @@ impl Server {
                 )),
                 LinkTarget::Http | LinkTarget::Remote => {
                     // The first few ids are those of the handshake.
-                    LinkKind::Http(Box::new(Http::new(first_id + 10)))
+                    LinkKind::Http(Box::new(Http::new(now, first_id + 10)))
                 }
             };
         let link = self.links.insert(Link { generation, after, scope, kind, is_released: false });
@@ -191,11 +214,15 @@ impl Server {
             }
             LinkTarget::Http => match known {
                 Some(hello) => self.resume_own_session(now, link, hello, false),
-                None => self.open_own_session(link, true),
+                None => {
+                    self.open_own_session(link, true);
+                }
             },
             LinkTarget::Remote => match known {
                 Some(hello) => self.resume_own_session(now, link, hello, true),
-                None => self.open_own_session(link, false),
+                None => {
+                    self.open_own_session(link, false);
+                }
             },
         }
         link
@@ -301,9 +328,8 @@ impl Server {
             OwnPurpose::FindSession => self.own_session_found(link, result),
             OwnPurpose::ListPage => self.list_page_read(now, link, result),
             OwnPurpose::Ping => {
-                if let Some(stdio) = self.stdio(link) {
-                    stdio.watch.answered_ping |=
-                        !matches!(result, Err(UpstreamError::Closed { .. }));
+                if let Some(link) = self.links.get_mut(link) {
+                    link.watch_mut().answered_ping |= is_answer(&result);
                 }
             }
             OwnPurpose::Probe | OwnPurpose::AnsweredList | OwnPurpose::Ignored => {}
@@ -338,6 +364,11 @@ impl Server {
             Some(RunScope::EndedSession) | None => Vec::new(),
         }
     }
+}
+
+/// Whether the server has answered, if only with an error.
+fn is_answer(result: &Result<Box<RawValue>, UpstreamError>) -> bool {
+    !matches!(result, Err(UpstreamError::Closed { .. } | UpstreamError::Connect { .. }))
 }
 
 pub(crate) fn closed(request: &OwnRequest, sent: bool) -> UpstreamError {

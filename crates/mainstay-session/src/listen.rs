@@ -104,12 +104,25 @@ impl Server {
             return;
         }
         if !session.upstream.is_open_with(run.generation) {
-            return self.open_upstream_in_background(key, run.link);
+            return self.open_upstream_in_background(now, key, run.link);
         }
         if let Some(operation) = self.begin_listening(key, run.link)
             && let Some(session) = self.sessions.get_mut(key)
         {
             session.upstream.listener.state = State::Listening(run.link, operation);
+        }
+    }
+
+    /// Listens over a new connection from now on, if this session listens to that link.
+    pub(crate) fn renew_listener(&mut self, now: Instant, key: SessionKey, link: LinkKey) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        let listener = &mut session.upstream.listener;
+        if let State::Listening(at, operation) = listener.state
+            && at == link
+        {
+            listener.state = State::Waiting;
+            self.cancel_operation(operation);
+            self.update_listener(now, key);
         }
     }
 

@@ -118,7 +118,7 @@ pub(crate) fn waiting(
 ) -> String {
     let waited = human_duration(waited);
     match stage {
-        Stage::Queued(_) => format!("held for {waited}: `{server}` does not read its input"),
+        Stage::Queued(_) => format!("held for {waited}: `{server}` does not answer"),
         Stage::Waiting | Stage::OpeningUpstream => {
             match reason(availability).filter(|why| !why.text.is_empty()) {
                 Some(why) => format!("held for {waited}: `{server}` is not ready: {}", why.text),

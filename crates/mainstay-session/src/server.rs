@@ -280,7 +280,7 @@ impl Server {
             // Its session with the server is opened by the next request; clients that are present need it now.
             None if !self.is_active(now, session) => return,
             None if !session.upstream.is_open_with(run.generation) => {
-                return self.open_upstream_in_background(key, run.link);
+                return self.open_upstream_in_background(now, key, run.link);
             }
             Some(_) | None => {}
         }

@@ -1,7 +1,9 @@
 //! A run that does not answer: evidence, probes, and requests that wait until it reads again.
 //!
 //! Nothing is decided here: the [`watchdog`](mainstay_core::watchdog) of the run's supervisor does that. While requests
-//! are held they are not written to the run, so none of them is lost with it.
+//! are held they are not sent to the run, so none of them is lost with it.
+
+mod http;
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -13,17 +15,21 @@ use crate::action::Report;
 use crate::calls::{Call, CallKey, Stage};
 use crate::links::{Link, LinkKey, OwnPurpose, OwnRequest, RunScope};
 use crate::server::Server;
-use crate::stdio::Target;
+use crate::stdio::{Stdio, Target};
+
+pub use self::http::{SentRequest, UnreadRequests};
 
 /// What can be seen of a run from outside.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Observed {
-    /// The last line of its input of which it has read anything, and the number of bytes that it has not read.
+    /// Of a stdio run: the last line of its input of which it has read anything, and the number of bytes that it has not read.
     pub input: Option<(u64, u64)>,
+    /// Of a run that speaks HTTP: the requests that it has not read.
+    pub requests: Option<UnreadRequests>,
     pub processes: Option<Processes>,
 }
 
-/// The state of a stdio run that may not answer.
+/// The state of a run that may not answer.
 #[derive(Debug)]
 pub(crate) struct WatchState {
     /// Requests of an earlier daemon count from then on.
@@ -32,7 +38,7 @@ pub(crate) struct WatchState {
     pub(crate) is_held: bool,
     /// Whether a slow request was reported.
     is_watched: bool,
-    /// When the run last wrote anything.
+    /// When the run last sent anything.
     last_message: Option<Instant>,
     /// Whether it has answered the last ping.
     pub(crate) answered_ping: bool,
@@ -48,19 +54,39 @@ impl WatchState {
             answered_ping: false,
         }
     }
+
+    pub(crate) fn is_silent_since(&self, since: Instant) -> bool {
+        self.last_message < Some(since)
+    }
 }
 
 impl Server {
-    /// What is known about a stdio run, to which requests without an answer for `overdue` are overdue. While no request is
-    /// open, the next slow one is reported by [`Report::Observe`].
+    /// What is known about a run, to which requests without an answer for `overdue` are overdue. While no request is open,
+    /// the next slow one is reported by [`Report::Observe`].
     pub fn evidence(
         &mut self,
         now: Instant,
         key: LinkKey,
-        observed: Observed,
+        observed: &Observed,
         overdue: Duration,
     ) -> Option<Evidence> {
-        let stdio = self.links.get(key).and_then(Link::as_stdio)?;
+        let evidence = match self.links.get(key)?.as_stdio() {
+            Some(stdio) => self.stdio_evidence(now, stdio, observed, overdue),
+            None => self.http_evidence(now, key, observed, overdue)?,
+        };
+        if let Some(link) = self.links.get_mut(key) {
+            link.watch_mut().is_watched = evidence.oldest.is_some();
+        }
+        Some(evidence)
+    }
+
+    fn stdio_evidence(
+        &self,
+        now: Instant,
+        stdio: &Stdio,
+        observed: &Observed,
+        overdue: Duration,
+    ) -> Evidence {
         let read_through = observed.input.map_or(0, |(line, _)| line);
         let sent =
             || stdio.pending.values().map(|it| (it, it.sent.unwrap_or(stdio.watch.attached)));
@@ -96,7 +122,7 @@ impl Server {
         let older = |calls: Option<OpenRequest>, list: Option<(OpenRequest, u64)>| {
             calls.into_iter().chain(list.map(|(list, _)| list)).min_by_key(|it| it.sent)
         };
-        let evidence = Evidence {
+        Evidence {
             oldest: older(oldest(&mut calls()), answered_list),
             overdue: times.filter(|sent| now >= *sent + overdue).count(),
             // A server that is inside a list may be as healthy as one that is inside a call.
@@ -105,39 +131,41 @@ impl Server {
             answered_ping: stdio.watch.answered_ping,
             input,
             processes: observed.processes,
-        };
-        if let Some(stdio) = self.stdio(key) {
-            stdio.watch.is_watched = evidence.oldest.is_some();
         }
-        Some(evidence)
     }
 
-    /// Sends a probe to a stdio run, even if requests are held.
+    /// Sends a probe to a run, even if requests are held.
     pub fn probe(&mut self, now: Instant, key: LinkKey, probe: Probe) {
         let (purpose, method) = match probe {
             Probe::Ping => (OwnPurpose::Ping, "ping"),
             Probe::List => (OwnPurpose::Probe, "tools/list"),
         };
-        if let Some(stdio) = self.stdio(key) {
-            stdio.watch.answered_ping &= probe != Probe::Ping;
-            self.ask(now, key, OwnRequest::new(purpose, method, None));
+        if self.is_frozen {
+            return;
+        }
+        if let Some(link) = self.links.get_mut(key) {
+            link.watch_mut().answered_ping &= probe != Probe::Ping;
+            let request = OwnRequest::new(purpose, method, None);
+            self.cancel_probe(key, &request);
+            self.ask(now, key, request);
         }
     }
 
-    /// From now on, requests to a stdio run wait, because it does not read.
+    /// From now on, requests to a run wait, because it does not answer.
     pub fn hold_requests(&mut self, key: LinkKey) {
-        if let Some(stdio) = self.stdio(key) {
-            stdio.watch.is_held = true;
+        if let Some(link) = self.links.get_mut(key) {
+            link.watch_mut().is_held = true;
         }
     }
 
-    /// Whether requests to a run wait because it does not read.
+    /// Whether requests to a run wait because it does not answer.
     pub(crate) fn holds_requests(&self, key: LinkKey) -> bool {
-        self.links.get(key).and_then(Link::as_stdio).is_some_and(|stdio| stdio.watch.is_held)
+        self.links.get(key).is_some_and(|link| link.watch().is_held)
     }
 
-    /// Sends the requests that wait for a stdio run. Returns whether some of them still wait.
+    /// Sends the requests that wait for a run. Returns whether some of them wait until it reads.
     pub fn send_held_requests(&mut self, now: Instant, key: LinkKey) -> bool {
+        self.send_to_http_again(now, key);
         let Some(stdio) = self.stdio(key) else { return false };
         stdio.watch.is_held = false;
         !stdio.is_full && self.link_writable(now, key)
@@ -153,24 +181,37 @@ impl Server {
 
     /// A request has no answer after a moment.
     pub(crate) fn watch_slow(&mut self, call: CallKey) {
-        if let Some(Stage::AtStdio { link, .. }) = self.calls.get(call).map(|call| &call.stage) {
-            self.watch(*link);
+        let Some(call) = self.calls.get(call) else { return };
+        match call.stage {
+            Stage::AtStdio { link, .. } | Stage::AtHttp { link, .. } => self.watch(link),
+            Stage::OpeningUpstream => {
+                if let Some(run) = self.run_for(call.session) {
+                    self.watch(run.link);
+                }
+            }
+            Stage::Waiting
+            | Stage::Queued(_)
+            | Stage::Relayed
+            | Stage::Joined(_)
+            | Stage::AwaitingLists { .. }
+            | Stage::AwaitingRecord { .. }
+            | Stage::Over => {}
         }
     }
 
-    /// Requests an observation of a stdio run, unless it is being observed.
+    /// Requests an observation of a run, unless it is being observed.
     pub(crate) fn watch(&mut self, link: LinkKey) {
-        if let Some(stdio) = self.stdio(link).filter(|stdio| !stdio.watch.is_watched) {
-            stdio.watch.is_watched = true;
+        let Some(watch) = self.links.get_mut(link).map(Link::watch_mut) else { return };
+        if !std::mem::replace(&mut watch.is_watched, true) {
             self.report_observe(link);
         }
     }
 
     /// A run has sent something. If requests are held, they may not have to be.
     pub(crate) fn has_spoken(&mut self, now: Instant, link: LinkKey) {
-        let Some(stdio) = self.stdio(link) else { return };
-        stdio.watch.last_message = Some(now);
-        if stdio.watch.is_held {
+        let Some(watch) = self.links.get_mut(link).map(Link::watch_mut) else { return };
+        watch.last_message = Some(now);
+        if watch.is_held {
             self.report_observe(link);
         }
     }
@@ -202,9 +243,9 @@ mod tests {
     const OVERDUE: Duration = Duration::from_secs(30);
 
     fn evidence(test: &mut TestServer, read_through: u64) -> Evidence {
-        let observed = Observed { input: Some((read_through, 0)), processes: None };
+        let observed = Observed { input: Some((read_through, 0)), ..Observed::default() };
         let link = test.link();
-        test.server.evidence(test.now, link, observed, OVERDUE).unwrap()
+        test.server.evidence(test.now, link, &observed, OVERDUE).unwrap()
     }
 
     fn watched(test: &mut TestServer) -> usize {

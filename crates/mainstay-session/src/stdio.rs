@@ -339,6 +339,7 @@ impl Server {
 
     /// A queued call is given up.
     pub(crate) fn unqueue(&mut self, link: LinkKey, call: CallKey) {
+        self.unqueue_http(link, call);
         if let Some(stdio) = self.stdio(link) {
             stdio.queue.retain(|queued| !matches!(queued, Queued::Call(key) if *key == call));
         }

@@ -472,7 +472,7 @@ impl Engine for FakeEngine {
         let run = state.alive.get(key).ok_or_else(|| EngineError::NoSuchRun(key.clone()))?;
         let (switches, is_active, is_suspended) = (run.read, false, run.is_suspended);
         let processes = Some(Processes { switches, is_active, is_suspended, waits_for: None });
-        Ok(Observation { input: Some((run.read, 1)), processes })
+        Ok(Observation { input: Some((run.read, 1)), connections: None, processes })
     }
 
     async fn log_stacks(&self, key: &RunKey) -> Result<(), EngineError> {

@@ -123,6 +123,8 @@ pub enum Action {
     HoldRequests(Connection),
     /// Send the requests that were held.
     SendHeldRequests(Connection),
+    /// Use new connections to a run that speaks HTTP, and probe it again over these.
+    RenewConnections(Connection),
     /// Drop everything known about the server. The supervisor is finished.
     Forget,
     /// The daemon may stop. The supervisor is finished.

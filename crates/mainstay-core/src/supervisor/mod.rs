@@ -76,7 +76,7 @@ pub struct Supervisor {
     connections: u64,
     /// Observes it while it takes long to become ready.
     start_watch: Option<WatchedStart>,
-    /// Observes it while it is ready, if that is possible.
+    /// Observes it while it is ready.
     watch: Option<Watch>,
     /// Whether runs of this spec were seen to ignore pings.
     ignores_ping: bool,
@@ -138,11 +138,12 @@ impl Supervisor {
             age: inherited.age,
             ready_for: inherited.ready_for,
         });
+        let ignores_ping = history.ignores_ping;
         let unit = Unit::resume(now, spec.restart.clone(), seed, wanted, found, history);
         let mut supervisor = Self {
             wanted,
             saved: None,
-            saved_history: Some(unit.history()),
+            saved_history: Some(UnitHistory { ignores_ping, ..unit.history() }),
             is_session_run,
             engine: spec.workload.kind(),
             spec: Arc::new(spec),
@@ -159,7 +160,7 @@ impl Supervisor {
             connections: 0,
             start_watch: None,
             watch: None,
-            ignores_ping: false,
+            ignores_ping,
             reachability: Reachability::new(Jitter::new(seed.rotate_left(32))),
             adopted: None,
             life: Life::Active,
@@ -201,8 +202,8 @@ impl Supervisor {
 
     /// When [`Event::Tick`] is due next, if ever.
     pub fn deadline(&self) -> Option<Instant> {
-        let watch = self.watch.as_ref().and_then(Watch::deadline);
         let start = self.start_watch.as_ref().and_then(WatchedStart::deadline);
+        let watch = self.watch_deadline();
         [self.unit.deadline(), self.session.deadline(), watch, start].into_iter().flatten().min()
     }
 
@@ -362,11 +363,12 @@ impl Supervisor {
         let clients = self.spec.clients.clone();
         let is_same =
             self.session.is_open() && *self.spec == ServerSpec { clients, ..spec.clone() };
+        // Whether another program answers pings is not known.
+        self.ignores_ping &= self.spec.workload == spec.workload;
         self.spec = Arc::new(spec);
         self.saved_history = None;
         self.actions.push(Action::Publish);
         if !is_same {
-            self.ignores_ping = false;
             self.feed(now, unit::Event::Replaced(self.spec.restart.clone()));
         }
     }

@@ -1,7 +1,7 @@
 //! What outlives the daemon: the intent, and the history of runs.
 
 use super::{Action, Life, Supervisor};
-use crate::Wanted;
+use crate::{UnitHistory, Wanted};
 
 impl Supervisor {
     /// The user has changed the intent. It is stored already, but what the supervisor stored may have replaced it.
@@ -27,7 +27,7 @@ impl Supervisor {
         if self.is_session_run || self.life == Life::Finished {
             return;
         }
-        let mut history = self.unit.history();
+        let mut history = UnitHistory { ignores_ping: self.ignores_ping, ..self.unit.history() };
         if let Some(saved) = self.saved_history.as_ref().filter(|_| self.is_retiring()) {
             // The daemon stops the server, which does not change the consequences of its failures.
             (history.failures, history.restart_state) = (saved.failures, saved.restart_state);

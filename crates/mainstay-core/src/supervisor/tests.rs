@@ -51,10 +51,13 @@ struct World {
 }
 
 impl World {
-    #[expect(clippy::disallowed_methods, reason = "virtual time needs some origin")]
     fn new(spec: ServerSpec) -> Self {
+        Self::resumed(spec, UnitHistory::default())
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "virtual time needs some origin")]
+    fn resumed(spec: ServerSpec, history: UnitHistory) -> Self {
         let now = Instant::now();
-        let history = UnitHistory::default();
         let supervisor = Supervisor::resume(now, spec, Wanted::On, false, 7, None, history);
         let mut world = Self {
             now,
@@ -130,6 +133,7 @@ impl World {
             Action::Record { event: LoggedEvent::Hung { run, what }, .. } => {
                 self.silence.record_hang(self.now, run, &what);
             }
+            Action::RenewConnections(_) => self.silence.renewals += 1,
             Action::ClearRun => self.silence.clear_run(),
             Action::CheckPort { .. } | Action::ObserveStart(_) => self.pending.push_back(action),
             Action::Forget | Action::Retired => {

@@ -1,13 +1,13 @@
 //! The observation of a run that may not answer.
 //!
-//! The [`Watchdog`] decides. One is there while the session with a local stdio server is open; what other servers read
-//! cannot be observed. One observation is in progress at a time.
+//! The [`Watchdog`] decides. One is there while the session with a run is open. One observation is in progress at a time, and
+//! none while the run is paused or its engine away: what it does then is no fault of its own.
 
 use std::time::{Duration, Instant};
 
 use super::{Action, Connection, Session, Supervisor};
 use crate::watchdog::{Evidence, Findings, Verdict, WatchAction, Watchdog};
-use crate::{LoggedEvent, Transport, Workload, WorkloadKind, unit};
+use crate::{LoggedEvent, unit};
 
 #[derive(Debug)]
 pub(super) struct Watch {
@@ -20,7 +20,7 @@ pub(super) struct Watch {
 
 impl Watch {
     /// When the run is observed next; none while that is in progress.
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    fn deadline(&self) -> Option<Instant> {
         let next = self.watchdog.deadline();
         let next = self.requested.map_or(next, |requested| requested.min(next));
         (!self.is_observing).then_some(next)
@@ -35,12 +35,18 @@ impl Watch {
 impl Supervisor {
     /// What the evidence about the present run proves.
     pub fn verdict(&self) -> Option<&Verdict> {
-        self.watch.as_ref().map(|watch| watch.watchdog.verdict())
+        let watch = self.watch.as_ref().filter(|_| !self.unit.is_frozen());
+        watch.map(|watch| watch.watchdog.verdict())
+    }
+
+    /// When the run is observed next.
+    pub(super) fn watch_deadline(&self) -> Option<Instant> {
+        self.watch.as_ref().filter(|_| !self.unit.is_frozen()).and_then(Watch::deadline)
     }
 
     /// The verdict on a run that does not answer, and the evidence behind it.
     pub fn findings(&self) -> Option<Findings> {
-        let watch = self.watch.as_ref();
+        let watch = self.watch.as_ref().filter(|_| !self.unit.is_frozen());
         let watch = watch.filter(|watch| *watch.watchdog.verdict() != Verdict::Responsive);
         watch.map(|watch| watch.watchdog.findings())
     }
@@ -51,10 +57,7 @@ impl Supervisor {
     }
 
     pub(super) fn begin_watch(&mut self, now: Instant, connection: Connection) {
-        let Workload::Process(process) = &self.spec.workload else { return };
-        let is_stdio = process.transport == Transport::Stdio;
-        let is_ready = matches!(self.session, Session::Open { is_closed: false, .. });
-        if is_stdio && is_ready && self.engine == WorkloadKind::Process {
+        if matches!(self.session, Session::Open { is_closed: false, .. }) {
             let limits = self.spec.restart.watch_limits();
             self.watch = Some(Watch {
                 connection,
@@ -80,8 +83,8 @@ impl Supervisor {
     }
 
     pub(super) fn watch_tick(&mut self, now: Instant) {
-        if let Some(watch) = &mut self.watch
-            && watch.deadline().is_some_and(|deadline| deadline <= now)
+        if self.watch_deadline().is_some_and(|deadline| deadline <= now)
+            && let Some(watch) = &mut self.watch
         {
             watch.is_observing = true;
             watch.requested = None;
@@ -103,6 +106,9 @@ impl Supervisor {
             return;
         };
         watch.is_observing = false;
+        if self.unit.is_frozen() {
+            return;
+        }
         let (before, shown) = (watch.watchdog.verdict().clone(), watch.watchdog.findings());
         let decided = watch.watchdog.observe(now, &evidence);
         let verdict = watch.watchdog.verdict();
@@ -127,6 +133,7 @@ impl Supervisor {
         match action {
             WatchAction::Probe(probe) => self.actions.push(Action::Probe(connection, probe)),
             WatchAction::IgnoresPing => self.ignores_ping = true,
+            WatchAction::Renew => self.actions.push(Action::RenewConnections(connection)),
             // A hang is recorded with the kill that follows.
             WatchAction::Report(Verdict::Hung { .. }) => {}
             WatchAction::Report(verdict) => {

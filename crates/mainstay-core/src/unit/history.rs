@@ -28,6 +28,9 @@ pub struct UnitHistory<T = Instant> {
     #[serde(rename = "standing")]
     pub restart_state: RestartState<T>,
     pub last_end: Option<Ended<T>>,
+    /// Whether runs of the server were seen to ignore pings. Its supervisor sets it.
+    #[serde(default)]
+    pub ignores_ping: bool,
 }
 
 impl<T> Default for UnitHistory<T> {
@@ -39,6 +42,7 @@ impl<T> Default for UnitHistory<T> {
             last_restart: None,
             restart_state: RestartState::Free,
             last_end: None,
+            ignores_ping: false,
         }
     }
 }
@@ -63,6 +67,7 @@ impl<T> UnitHistory<T> {
                 ran_for,
                 ready_for,
             }),
+            ignores_ping: self.ignores_ping,
         }
     }
 }
@@ -142,6 +147,7 @@ impl Unit {
             last_restart: self.last_restart,
             restart_state: restart_state(&self.phase),
             last_end: self.last_end.clone(),
+            ignores_ping: false,
         }
     }
 }

@@ -156,6 +156,12 @@ impl Unit {
         self.away.is_some()
     }
 
+    /// Whether the run is paused or the engine away, so that nothing it does is a fault.
+    pub fn is_frozen(&self) -> bool {
+        let is_paused = matches!(&self.phase, Phase::Up(run) if run.paused);
+        is_paused || self.is_engine_away()
+    }
+
     /// The events since the last call, in order.
     pub fn take_logged_events(&mut self) -> Vec<LoggedEvent> {
         std::mem::take(&mut self.logged)

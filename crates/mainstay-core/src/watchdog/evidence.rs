@@ -35,6 +35,27 @@ impl WatchLimits {
     }
 }
 
+/// What an engine can see of a run from outside. What it cannot see is none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Observation {
+    /// Of a stdio server: the last line of its input of which it has read anything, and the number of bytes that it has not
+    /// read.
+    pub input: Option<(u64, u64)>,
+    /// Of a server that speaks HTTP: the connections to it on which something is unread, accepted or not.
+    pub connections: Option<Vec<UnreadConnection>>,
+    /// Its processes.
+    pub processes: Option<Processes>,
+}
+
+/// A connection on which a server has not read everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnreadConnection {
+    /// The port at the other end; none if addresses are translated on the way.
+    pub peer: Option<u16>,
+    /// How much is unread.
+    pub bytes: u64,
+}
+
 /// What is known about a run at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evidence {

@@ -7,7 +7,8 @@
 //! - a run is killed as hung only if, for `hang_after`, it has read nothing and sent nothing although a request
 //!   and a probe wait; if none of its threads was scheduled as long as that was observed, at least half of that time; and if
 //!   no client waits for a request that it has read;
-//! - a suspended run, and one whose input or processes cannot be observed, is never killed;
+//! - a suspended run, and one whose input or processes cannot be observed, is never killed; the connections to a run that
+//!   is unresponsive are renewed instead;
 //! - time in which Mainstay itself was not scheduled, such as a suspended host, does not count.
 
 mod evidence;
@@ -18,7 +19,10 @@ mod waits_for;
 
 use std::time::{Duration, Instant};
 
-pub use evidence::{Described, Evidence, Input, OpenRequest, Processes, Verdict, WatchLimits};
+pub use evidence::{
+    Described, Evidence, Input, Observation, OpenRequest, Processes, UnreadConnection, Verdict,
+    WatchLimits,
+};
 pub use findings::{DescribedFindings, Findings};
 pub use waits_for::WaitsFor;
 
@@ -51,6 +55,8 @@ pub struct Watchdog {
     /// No silence before this moment counts.
     not_before: Instant,
     next: Instant,
+    /// When the connections to a run that is unresponsive were last renewed.
+    renewed: Option<Instant>,
     is_killed: bool,
 }
 
@@ -105,6 +111,8 @@ pub enum WatchAction {
     Report(Verdict),
     /// Remember that this server does not answer pings.
     IgnoresPing,
+    /// Use new connections to the run, and probe it again over these.
+    Renew,
     /// Kill the run for this reason.
     Kill(String),
 }
@@ -122,6 +130,7 @@ impl Watchdog {
             evidence: None,
             not_before: now,
             next: now + IDLE_PROBE,
+            renewed: None,
             is_killed: false,
         }
     }
@@ -153,6 +162,7 @@ impl Watchdog {
             actions.push(WatchAction::Report(verdict.clone()));
         }
         self.verdict = verdict;
+        self.renew(now, &mut actions);
         if let Some(why) = self.reason_to_kill(now).filter(|_| !self.is_killed) {
             self.is_killed = true;
             actions.push(WatchAction::Kill(why));
@@ -164,9 +174,9 @@ impl Watchdog {
     /// Any message proves that the run is alive, whether it answers a probe or not.
     fn note_probes(&mut self, evidence: &Evidence, actions: &mut Vec<WatchAction>) {
         let is_answered = |probe: &mut Instant| evidence.last_message >= Some(*probe);
-        if self.probes.ping.take_if(is_answered).is_some()
+        if let Some(ping) = self.probes.ping.take_if(is_answered)
             && !evidence.answered_ping
-            && evidence.input == Input::Read
+            && ignores(ping, evidence)
             && !self.ignores_ping
         {
             self.ignores_ping = true;
@@ -281,6 +291,19 @@ impl Watchdog {
         }
     }
 
+    /// A connection may be dead although the server is not. They are renewed until the run answers.
+    fn renew(&mut self, now: Instant, actions: &mut Vec<WatchAction>) {
+        if !matches!(self.verdict, Verdict::Unresponsive { .. }) {
+            self.renewed = None;
+            return;
+        }
+        let interval = self.limits.overdue().max(INTERVAL);
+        if self.renewed.is_none_or(|renewed| now >= renewed + interval) {
+            self.renewed = Some(now);
+            actions.push(WatchAction::Renew);
+        }
+    }
+
     fn reason_to_kill(&self, now: Instant) -> Option<String> {
         let exceeds = |since: Instant, limit: Option<Duration>| {
             limit.filter(|limit| now >= since + *limit).map(human_duration)
@@ -316,6 +339,16 @@ impl Watchdog {
             _ => None,
         };
         proof.map_or(now + interval, |at| at.min(now + interval))
+    }
+}
+
+/// Whether a run that has sent something after this ping will not answer the ping.
+fn ignores(ping: Instant, evidence: &Evidence) -> bool {
+    match evidence.input {
+        Input::Read => true,
+        Input::Unread { .. } => false,
+        // Whether it has read the ping is not known, but it had the time.
+        Input::Unknown => evidence.last_message >= Some(ping + INTERVAL),
     }
 }
 

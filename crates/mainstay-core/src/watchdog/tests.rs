@@ -350,6 +350,16 @@ fn a_run_that_cannot_be_observed_is_unresponsive() {
     world.shows("it accepts requests and has sent nothing for 1 min 20 s");
     world.pass(seconds(3600));
     assert_eq!(world.killed_after(), None);
+    let renewals = |world: &World| {
+        let all = world.actions.iter();
+        all.filter(|(_, action)| *action == WatchAction::Renew).count()
+    };
+    assert_eq!(renewals(&world), 121);
+    // It recovers by itself.
+    world.behaviour = Behaviour::Healthy;
+    world.pass(seconds(60));
+    world.shows("no request is overdue");
+    assert_eq!(renewals(&world), 121);
 }
 
 #[test]
@@ -361,6 +371,16 @@ fn a_server_that_ignores_pings_is_pinged_once() {
     assert_eq!(count(&WatchAction::Probe(Probe::Ping)), 1);
     assert_eq!(count(&WatchAction::IgnoresPing), 1);
     assert!(count(&WatchAction::Probe(Probe::List)) > 100);
+    world.shows("no request is overdue");
+}
+
+#[test]
+fn a_server_that_cannot_be_observed_and_ignores_pings_is_pinged_once() {
+    let mut world = World::new(WatchLimits::default());
+    (world.can_observe, world.answers_ping) = (false, false);
+    world.pass(seconds(86_400));
+    let pings = world.actions.iter().filter(|(_, it)| *it == WatchAction::Probe(Probe::Ping));
+    assert_eq!(pings.count(), 1);
     world.shows("no request is overdue");
 }
 

@@ -321,6 +321,9 @@ impl Driver {
                 Action::SendHeldRequests(connection) => {
                     self.at_run(connection, AttachedRun::send_held_requests);
                 }
+                Action::RenewConnections(connection) => {
+                    self.at_run(connection, AttachedRun::renew_connections);
+                }
                 Action::Forget => {
                     self.close_inbox();
                     self.forget().await;

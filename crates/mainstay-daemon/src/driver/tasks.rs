@@ -6,9 +6,9 @@ use jiff::Timestamp;
 use mainstay_core::supervisor::{Connection, Event, StartFailure};
 use mainstay_core::{RefreshMode, RunId, Started, Wanted, WorkloadKind, with_causes};
 use mainstay_engine::{Observation, StartError};
-use mainstay_proxy::{AttachedRun, Observed};
+use mainstay_proxy::AttachedRun;
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::Driver;
 use crate::clock;
@@ -192,6 +192,7 @@ impl Driver {
         let engine = self.context.engines.at(self.supervisor.engine()).clone();
         let (key, overdue) = (self.key(connection.run), self.supervisor.overdue_after());
         self.spawn_for_session(async move {
+            let since = Instant::now();
             let seen = match timeout(OBSERVE, engine.observe(&key)).await {
                 Ok(Ok(seen)) => seen,
                 Ok(Err(error)) => {
@@ -200,8 +201,7 @@ impl Driver {
                 }
                 Err(_) => Observation::default(),
             };
-            let Observation { input, processes } = seen;
-            let evidence = run.evidence(Observed { input, processes }, overdue);
+            let evidence = run.evidence(since, &seen, overdue);
             TaskResult::Event(Event::Observed(connection, evidence))
         });
     }

@@ -89,7 +89,7 @@ fn describe(
     if !status.is_up() || proven(info).is_some() {
         return report(status.as_str(), format!("{name} is {status}: {reason}"));
     }
-    let read_through = seen.and_then(|seen| seen.input);
+    let read_through = seen.as_ref().and_then(|seen| seen.input);
     let is_active =
         seen.and_then(|seen| seen.processes).is_some_and(|processes| processes.is_active);
     match (place, read_through) {
@@ -135,7 +135,7 @@ mod tests {
         let seen = |read, bytes, is_active| {
             let (switches, is_suspended, waits_for) = (0, false, None);
             let processes = Some(Processes { switches, is_active, is_suspended, waits_for });
-            Some(Observation { input: Some((read, bytes)), processes })
+            Some(Observation { input: Some((read, bytes)), connections: None, processes })
         };
         let check = |info: &ServerInfo, place, seen, state: &str, reason: &str| {
             let report = describe(info, place, seen);

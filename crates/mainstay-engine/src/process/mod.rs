@@ -15,7 +15,7 @@ mod link;
 mod listing;
 mod login;
 mod monitor;
-mod observe;
+pub(crate) mod observe;
 mod orphans;
 mod port;
 mod runs;

@@ -1,23 +1,51 @@
 //! Evidence about a run that does not answer.
 
+use std::sync::Arc;
+
 use mainstay_core::start_activity::{MAX_PROCESSES, StartEvidence, StartInput, StartProcess};
-use mainstay_core::watchdog::{Processes, WaitsFor};
+use mainstay_core::watchdog::{Processes, UnreadConnection, WaitsFor};
 use mainstay_hold::activity::{self, Activity, ProcessActivity};
-use mainstay_hold::record;
 use mainstay_hold::wire::ToShim;
+use mainstay_hold::{record, unread};
 
 use super::{Shared, gone_or};
 use crate::tasks::blocking;
 use crate::{EngineError, Observation, RunKey};
 
 impl Shared {
-    pub(super) async fn observe(&self, key: &RunKey) -> Result<Observation, EngineError> {
-        let (mut link, _) = self.connect(key).await?;
-        let input = link.count_unread().await.map_err(|error| gone_or(error, key))?;
+    pub(super) async fn observe(
+        self: &Arc<Self>,
+        key: &RunKey,
+    ) -> Result<Observation, EngineError> {
+        let port = self.active().get(key).and_then(|active| active.port);
+        let (mut input, mut connections) = (None, None);
+        if let Some(port) = port {
+            connections = self.unread_connections(key, port).await;
+        } else {
+            let (mut link, _) = self.connect(key).await?;
+            input = link.count_unread().await.map_err(|error| gone_or(error, key))?;
+        }
         let shim = self.shim_pid(key)?;
         // Processes that cannot be read are processes about which nothing is known.
         let activity = blocking(move || activity::of_descendants(shim)).await.ok();
-        Ok(Observation { input, processes: activity.map(processes) })
+        Ok(Observation { input, connections, processes: activity.map(processes) })
+    }
+
+    /// What is unread on the connections to its port. Nothing is known if another process listens there.
+    async fn unread_connections(
+        self: &Arc<Self>,
+        key: &RunKey,
+        port: u16,
+    ) -> Option<Vec<UnreadConnection>> {
+        if !self.listens_itself(key, port).await {
+            return None;
+        }
+        let found = blocking(move || unread::at_port(port)).await.ok()?;
+        let unread = found.iter().map(|connection| UnreadConnection {
+            peer: Some(connection.peer),
+            bytes: connection.bytes.into(),
+        });
+        Some(unread.collect())
     }
 
     pub(super) async fn observe_start(&self, key: &RunKey) -> Result<StartEvidence, EngineError> {
@@ -51,7 +79,8 @@ impl Shared {
     }
 }
 
-fn processes(activity: Activity) -> Processes {
+/// The processes of a run, as far as a verdict needs to know.
+pub(crate) fn processes(activity: Activity) -> Processes {
     let Activity { switches, is_active, is_suspended, waits_in } = activity;
     let waits_for = waits_in.as_deref().and_then(WaitsFor::from_channel);
     Processes { switches, is_active, is_suspended, waits_for }

@@ -241,6 +241,11 @@ impl Shared {
         }
     }
 
+    /// Whether the run itself listens on its port, and no other process.
+    pub(super) async fn listens_itself(self: &Arc<Self>, key: &RunKey, port: u16) -> bool {
+        matches!(self.inspect_port(key, port).await, Ok(Verdict::Reachable { owner: None, .. }))
+    }
+
     /// Enters a run in the table, unless its port belongs to the server that is returned.
     fn reserve(&self, key: &RunKey, port: u16, starting: Active) -> Option<ServerName> {
         let mut active = self.active();

@@ -68,6 +68,11 @@ impl ServerHandle {
                         io.abort();
                     }
                 }
+                Action::RenewConnections(link) => {
+                    if let Some(Transport::Http(client)) = transport(state, link) {
+                        *client = client.renewed();
+                    }
+                }
                 Action::ResumeHttp(key) => {
                     if let Some(io) = state.operation(key) {
                         io.resume();

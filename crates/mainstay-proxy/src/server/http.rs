@@ -286,9 +286,12 @@ impl Exchange {
         body: &[u8],
     ) -> Result<Response, SendError> {
         let request = Request { method: Method::Post, headers: &[], body };
+        let trace = &self.control.trace;
         match session {
-            Some(session) => self.client.send_with(&[&POST, &session.headers], request).await,
-            None => self.client.send_with(&[&POST], request).await,
+            Some(session) => {
+                self.client.send_traced(&[&POST, &session.headers], request, trace).await
+            }
+            None => self.client.send_traced(&[&POST], request, trace).await,
         }
     }
 
@@ -299,7 +302,8 @@ impl Exchange {
         method: Method,
         headers: &[(&str, &str)],
     ) -> Result<Response, SendError> {
-        self.client.send_with(&[&session.headers], Request { method, headers, body: &[] }).await
+        let request = Request { method, headers, body: &[] };
+        self.client.send_traced(&[&session.headers], request, &self.control.trace).await
     }
 
     fn enter<T>(

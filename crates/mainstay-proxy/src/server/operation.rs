@@ -8,8 +8,8 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 
 use futures_util::task::AtomicWaker;
-use mainstay_mcp::client::Client;
-use mainstay_session::{HttpFailure, HttpOperation, HttpOutcome, OperationKey};
+use mainstay_mcp::client::{Client, Trace};
+use mainstay_session::{HttpFailure, HttpOperation, HttpOutcome, OperationKey, SentRequest};
 use tokio::runtime::Handle;
 
 use super::http::Exchange;
@@ -29,6 +29,7 @@ pub(super) struct Control {
     /// The client has read some of what was reported.
     has_room: AtomicBool,
     performer: AtomicWaker,
+    pub(super) trace: Trace,
 }
 
 impl OperationIo {
@@ -38,6 +39,12 @@ impl OperationIo {
 
     pub(super) fn resume(&self) {
         self.control.set(&self.control.has_room);
+    }
+
+    /// The request that it has sent last.
+    pub(super) fn sent_request(&self) -> Option<SentRequest> {
+        let (port, bytes) = self.control.trace.get()?;
+        Some(SentRequest { operation: self.key, port, bytes })
     }
 }
 

@@ -2,16 +2,30 @@
 
 use std::time::Duration;
 
-use mainstay_core::watchdog::{Evidence, Probe};
-use mainstay_session::{LinkKey, Observed};
+use mainstay_core::watchdog::{Evidence, Observation, Probe};
+use mainstay_session::{LinkKey, Observed, SentRequest, UnreadRequests};
+use tokio::time::Instant;
 
-use super::{AttachedRun, ServerHandle};
+use super::operation::OperationIo;
+use super::{AttachedRun, ServerHandle, State};
 
 impl AttachedRun {
-    /// What is known about the run, if it is a stdio server. Requests without an answer for `overdue` are overdue.
-    pub fn evidence(&self, observed: Observed, overdue: Duration) -> Option<Evidence> {
+    /// What is known about the run, with what its engine has seen since that time. Requests without an answer for `overdue`
+    /// are overdue.
+    pub fn evidence(
+        &self,
+        since: Instant,
+        seen: &Observation,
+        overdue: Duration,
+    ) -> Option<Evidence> {
         let (server, link) = self.server()?;
-        server.enter(|machine, now| machine.evidence(now, link, observed, overdue))
+        server.enter_with(|state, now| {
+            let connections = seen.connections.as_ref();
+            let requests = connections
+                .map(|it| UnreadRequests::find(since.into_std(), &state.sent_requests(), it));
+            let observed = Observed { input: seen.input, requests, processes: seen.processes };
+            state.machine.evidence(now, link, &observed, overdue)
+        })
     }
 
     pub fn probe(&self, probe: Probe) {
@@ -37,8 +51,22 @@ impl AttachedRun {
         }
     }
 
+    /// Uses new connections to the run, and probes it again over these.
+    pub fn renew_connections(&self) {
+        if let Some((server, link)) = self.server() {
+            server.enter(|machine, now| machine.renew_connections(now, link));
+        }
+    }
+
     fn server(&self) -> Option<(ServerHandle, LinkKey)> {
         let inner = self.link.server.upgrade()?;
         Some((ServerHandle { inner }, self.link.link))
+    }
+}
+
+impl State {
+    /// The requests that were sent to servers that speak HTTP.
+    fn sent_requests(&self) -> Vec<SentRequest> {
+        self.operations.iter().flatten().filter_map(OperationIo::sent_request).collect()
     }
 }

@@ -73,7 +73,13 @@ impl Upstream {
 
 impl Server {
     /// Opens a client's session with a run, once, however many wait for it.
-    pub(crate) fn open_upstream(&mut self, key: SessionKey, link: LinkKey, call: Option<CallKey>) {
+    pub(crate) fn open_upstream(
+        &mut self,
+        now: Instant,
+        key: SessionKey,
+        link: LinkKey,
+        call: Option<CallKey>,
+    ) {
         let Some(generation) = self.links.get(link).map(|link| link.generation) else { return };
         let Some(session) = self.sessions.get_mut(key) else { return };
         if let Some(opening) = session.upstream.opening.as_mut().filter(|it| it.link == link) {
@@ -92,15 +98,20 @@ impl Server {
             calls.extend(earlier.calls);
             self.cancel_operation(earlier.operation);
         }
-        let operation = self.operate(link, Purpose::Open(Some(key)), open);
+        let operation = self.operate(link, Purpose::Open(Some(key)), Some(now), open);
         if let Some(session) = self.sessions.get_mut(key) {
             let is_background = false;
             session.upstream.opening = Some(Opening { operation, link, is_background, calls });
         }
     }
 
-    /// The same, at lower priority than requests.
-    pub(crate) fn open_upstream_in_background(&mut self, key: SessionKey, link: LinkKey) {
+    /// Opens a client's session at lower priority than requests.
+    pub(crate) fn open_upstream_in_background(
+        &mut self,
+        now: Instant,
+        key: SessionKey,
+        link: LinkKey,
+    ) {
         let Some(session) = self.sessions.get(key) else { return };
         if session.upstream.opening.as_ref().is_some_and(|opening| opening.link == link) {
             return;
@@ -113,7 +124,7 @@ impl Server {
             return;
         }
         http.background_opens += 1;
-        self.open_upstream(key, link, None);
+        self.open_upstream(now, key, link, None);
         let session = self.sessions.get_mut(key);
         if let Some(opening) = session.and_then(|session| session.upstream.opening.as_mut()) {
             opening.is_background = true;
@@ -125,6 +136,19 @@ impl Server {
         let session = self.sessions.get_mut(key);
         if let Some(opening) = session.and_then(|session| session.upstream.opening.as_mut()) {
             opening.calls.retain(|waiting| *waiting != call);
+        }
+    }
+
+    /// Opens a client's session over a new connection, if it is being opened with that run.
+    pub(super) fn renew_opening(&mut self, now: Instant, key: SessionKey, link: LinkKey) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        let opening = session.upstream.opening.take_if(|opening| opening.link == link);
+        let Some(Opening { operation, is_background, calls, .. }) = opening else { return };
+        self.cancel_operation(operation);
+        self.open_upstream(now, key, link, None);
+        let session = self.sessions.get_mut(key);
+        if let Some(opening) = session.and_then(|session| session.upstream.opening.as_mut()) {
+            (opening.is_background, opening.calls) = (is_background, calls);
         }
     }
 
@@ -142,7 +166,7 @@ impl Server {
             return;
         };
         if is_background {
-            self.background_open_done(link);
+            self.background_open_done(now, link);
         }
         let hello = match result {
             Ok((upstream, hello)) => {
@@ -177,11 +201,11 @@ impl Server {
         self.update_listener(now, key);
     }
 
-    fn background_open_done(&mut self, link: LinkKey) {
+    fn background_open_done(&mut self, now: Instant, link: LinkKey) {
         let Some(http) = self.http(link) else { return };
         http.background_opens -= 1;
         if let Some(next) = http.background_queue.pop_front() {
-            self.open_upstream_in_background(next, link);
+            self.open_upstream_in_background(now, next, link);
         }
     }
 
@@ -234,14 +258,15 @@ impl Server {
             && upstream.generation() == run.generation
             && !self.is_frozen
         {
-            self.operate(run.link, Purpose::Delete, HttpOperation::Delete { session: upstream });
+            let delete = HttpOperation::Delete { session: upstream };
+            self.operate(run.link, Purpose::Delete, None, delete);
         }
         if let Some(Opening { operation: key, link, is_background, calls }) = opening
             && let Some(operation) = self.operations.remove(key)
         {
             self.act(Action::AbortHttp(key));
             if is_background {
-                self.background_open_done(link);
+                self.background_open_done(now, link);
             }
             for call in calls {
                 self.not_opened(now, call, &operation, &HttpFailure::Unsent);

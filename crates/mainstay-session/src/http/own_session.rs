@@ -8,14 +8,14 @@ use mainstay_mcp::upstream::{Hello, UpstreamError};
 use serde_json::value::RawValue;
 use tracing::debug;
 
-use super::{Purpose, UpstreamSession};
+use super::{OperationKey, Purpose, UpstreamSession};
 use crate::action::{HttpFailure, HttpOperation, HttpOutcome};
 use crate::links::{LinkKey, OwnPurpose, OwnRequest, closed};
 use crate::server::Server;
 
 impl Server {
     /// Opens Mainstay's own session with a server.
-    pub(crate) fn open_own_session(&mut self, link: LinkKey, is_starting: bool) {
+    pub(crate) fn open_own_session(&mut self, link: LinkKey, is_starting: bool) -> OperationKey {
         let generation = self.generation(link);
         let open = HttpOperation::Open {
             generation,
@@ -24,7 +24,7 @@ impl Server {
             subscriptions: BTreeSet::new(),
             is_starting,
         };
-        self.operate(link, Purpose::Open(None), open);
+        self.operate(link, Purpose::Open(None), None, open)
     }
 
     /// Continues in the session that an earlier daemon opened. A server that runs elsewhere may have forgotten it.
@@ -63,7 +63,9 @@ impl Server {
             Err(error @ (UpstreamError::Connect { .. } | UpstreamError::Closed { .. })) => {
                 self.not_attached(key, error);
             }
-            Err(_) => self.open_own_session(key, false),
+            Err(_) => {
+                self.open_own_session(key, false);
+            }
         }
     }
 
@@ -77,7 +79,7 @@ impl Server {
         http.next_id += 1;
         let (method, params) = (request.method, request.params.clone());
         let ask = HttpOperation::Ask { session, id, method, params };
-        self.operate(key, Purpose::Own(request), ask);
+        self.operate(key, Purpose::Own(request), Some(now), ask);
     }
 
     pub(super) fn own_session_opened(&mut self, now: Instant, link: LinkKey, outcome: HttpOutcome) {

@@ -309,13 +309,13 @@ fn an_abandoned_call_does_not_count_as_a_client_that_waits() {
     let (session, link) = (test.session(1), test.link());
     test.abandoned(session, 1, 7);
     test.passes(S(40));
-    let observed = crate::silence::Observed { input: Some((1, 0)), processes: None };
-    let evidence = test.server.evidence(test.now, link, observed, S(30)).unwrap();
+    let observed = crate::silence::Observed { input: Some((1, 0)), ..Default::default() };
+    let evidence = test.server.evidence(test.now, link, &observed, S(30)).unwrap();
     assert_eq!((evidence.oldest, evidence.overdue, evidence.being_handled), (None, 0, None));
     let facts = |test: &TestServer| test.server.facts(test.server.sessions.get(session).unwrap());
     assert!(!facts(&test).is_present());
     test.calls(session, 2, 7);
-    let evidence = test.server.evidence(test.now, link, observed, S(30)).unwrap();
+    let evidence = test.server.evidence(test.now, link, &observed, S(30)).unwrap();
     assert!(evidence.being_handled.is_some() && facts(&test).is_present());
 }
 

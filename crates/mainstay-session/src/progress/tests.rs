@@ -217,7 +217,7 @@ fn held_requests_say_why_they_are() {
     test.commit(&queued);
     test.passes(S(10));
     let said = |values: Vec<(f64, String)>| values.last().unwrap().1.clone();
-    assert_eq!(said(read(&mut test, &queued)), "held for 10 s: `time` does not read its input");
+    assert_eq!(said(read(&mut test, &queued)), "held for 10 s: `time` does not answer");
     let mut test = TestServer::without_run();
     let session = test.session(1);
     let held = call(&mut test, session);

@@ -183,6 +183,7 @@ impl World {
                 Action::Probe(connection, probe) => self.probe_run(scope, connection, probe),
                 Action::HoldRequests(connection) => self.hold_run(scope, connection, true),
                 Action::SendHeldRequests(connection) => self.hold_run(scope, connection, false),
+                Action::RenewConnections(connection) => self.renew_run(scope, connection),
                 Action::Forget => self.forget(scope),
                 Action::Release(_) | Action::Retired => panic!("{action:?} was not asked for"),
                 Action::SaveHistory(history) => self.history = history,

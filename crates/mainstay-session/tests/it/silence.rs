@@ -37,11 +37,15 @@ impl World {
         let server = self.daemons[daemon].server.as_mut();
         let evidence = match (server, link, overdue) {
             (Some(server), Some(link), Some(overdue)) => {
-                server.evidence(now, link, observed.unwrap_or_default(), overdue)
+                server.evidence(now, link, &observed.unwrap_or_default(), overdue)
             }
             _ => None,
         };
         self.settle();
+        if self.script.kind == Kind::Http {
+            // Connections may be renewed at any time.
+            self.renew_run(scope, connection);
+        }
         self.tell(scope, SupervisorEvent::Observed(connection, evidence));
     }
 
@@ -59,13 +63,22 @@ impl World {
             waits_for: None,
         };
         let unread = u64::try_from(run.kept.len()).unwrap_or(u64::MAX);
-        Some(Observed { input: Some((run.written, unread)), processes: Some(processes) })
+        let (input, processes) = (Some((run.written, unread)), Some(processes));
+        Some(Observed { input, requests: None, processes })
     }
 
     pub(crate) fn probe_run(&mut self, scope: &Scope, connection: Connection, probe: Probe) {
         let (now, link) = (self.instant(), self.link_of(scope, connection));
         if let (Some(link), Some(server)) = (link, self.server()) {
             server.probe(now, link, probe);
+            self.settle();
+        }
+    }
+
+    pub(crate) fn renew_run(&mut self, scope: &Scope, connection: Connection) {
+        let (now, link) = (self.instant(), self.link_of(scope, connection));
+        if let (Some(link), Some(server)) = (link, self.server()) {
+            server.renew_connections(now, link);
             self.settle();
         }
     }

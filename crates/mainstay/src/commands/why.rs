@@ -195,7 +195,7 @@ fn next(server: &ServerInfo, when: &When) -> String {
             "Requests wait until its process continues. It is never killed for this.".to_owned()
         }
         (Status::Unresponsive, _) => {
-            "Requests wait until it answers. It is not killed, because what it does cannot be seen.".to_owned()
+            "Requests wait until it answers; new connections to it are tried. It is not killed, because what it does cannot be seen.".to_owned()
         }
         (Status::Unhealthy, _) => "If it does not answer, it is killed and restarted.".to_owned(),
         (Status::Waiting, _) => {

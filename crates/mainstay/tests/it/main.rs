@@ -29,6 +29,7 @@ mod restart_grace;
 mod restarts;
 mod service;
 mod silence;
+mod silence_http;
 mod supervise;
 mod target_port;
 mod update;

@@ -33,6 +33,7 @@ fn step() -> impl Strategy<Value = Step> {
         Manner::Deadlocked,
         Manner::Spinning,
         Manner::Suspended,
+        Manner::Hidden,
     ]);
     prop_oneof![
         6 => (0..90_000_u64).prop_map(|ms| Step::Pass(Duration::from_millis(ms))),

@@ -12,6 +12,8 @@ pub(super) enum Manner {
     Deadlocked,
     Spinning,
     Suspended,
+    /// It does not answer, and what it does cannot be observed.
+    Hidden,
 }
 
 #[derive(Debug, Default)]
@@ -21,6 +23,7 @@ pub(super) struct Silence {
     sent: Option<Instant>,
     observing: Option<Connection>,
     held: Option<Connection>,
+    pub(super) renewals: u32,
     hung: Option<RunId>,
 }
 
@@ -66,8 +69,12 @@ impl Silence {
             being_handled: None,
             last_message: self.sent.is_none().then_some(now),
             answered_ping: self.sent.is_none(),
-            input: self.sent.map_or(Input::Read, |since| Input::Unread { since, bytes: 9 }),
-            processes: Some(Processes {
+            input: match self.sent {
+                _ if self.manner == Manner::Hidden => Input::Unknown,
+                Some(since) => Input::Unread { since, bytes: 9 },
+                None => Input::Read,
+            },
+            processes: (self.manner != Manner::Hidden).then_some(Processes {
                 switches: 0,
                 is_active: self.manner == Manner::Spinning,
                 is_suspended: self.manner == Manner::Suspended,
@@ -145,11 +152,62 @@ fn an_observation_of_another_connection_changes_nothing() {
 }
 
 #[test]
-fn only_local_stdio_servers_are_watched() {
-    for spec in [container(), remote()] {
-        let mut world = World::up(spec);
-        world.call(Manner::Deadlocked);
-        world.live(100);
-        assert_eq!((world.run(), world.supervisor.verdict()), (RunId::new(1), None));
-    }
+fn a_container_that_hangs_is_killed_and_restarted() {
+    let mut world = World::up(container());
+    world.call(Manner::Deadlocked);
+    world.live(65);
+    assert_eq!((world.run(), world.availability()), (RunId::new(2), Availability::Up));
+}
+
+#[test]
+fn a_remote_server_that_is_silent_is_unresponsive_and_its_connections_are_renewed() {
+    let mut world = World::up(remote());
+    world.call(Manner::Hidden);
+    world.live(80);
+    assert_eq!((world.run(), world.availability()), (RunId::new(1), Availability::Up));
+    assert!(world.shown().starts_with("unresponsive: it accepts requests"), "{}", world.shown());
+    assert_eq!(world.silence.held, Some(connection(1, 0)));
+    assert_eq!(world.silence.renewals, 1);
+    world.live(3600);
+    assert_eq!((world.run(), world.silence.renewals), (RunId::new(1), 121));
+    world.silence.begin(world.now, Manner::Answers);
+    world.tell(Event::Observe { generation: 1 });
+    world.settle();
+    assert_eq!(
+        (world.silence.held, world.shown().as_str()),
+        (None, "responsive: no request is overdue")
+    );
+}
+
+#[test]
+fn a_paused_container_has_no_verdict_and_its_pause_does_not_count() {
+    let mut world = World::up(container());
+    world.call(Manner::Deadlocked);
+    world.live(50);
+    let key = || RunKey::new(world.supervisor.spec().name.clone(), RunId::new(1));
+    let (paused, unpaused) = (News::Paused { key: key() }, News::Unpaused { key: key() });
+    world.tell(Event::News(paused));
+    world.live(3600);
+    assert_eq!((world.run(), world.supervisor.verdict()), (RunId::new(1), None));
+    world.tell(Event::News(unpaused));
+    world.live(50);
+    assert_eq!(world.run(), RunId::new(1));
+    world.live(20);
+    assert_eq!(world.run(), RunId::new(2));
+}
+
+#[test]
+fn a_server_that_ignores_pings_is_remembered_until_it_is_another_program() {
+    let history = UnitHistory { ignores_ping: true, ..UnitHistory::default() };
+    let mut world = World::resumed(process(), history);
+    world.settle();
+    let ignores_ping = |world: &World| world.saved_history.as_ref().unwrap().ignores_ping;
+    assert!(ignores_ping(&world));
+    let restart = RestartPolicy { max: 7, ..RestartPolicy::default() };
+    world.tell(Event::Replace(Box::new(ServerSpec { restart, ..process() })));
+    world.settle();
+    assert!(ignores_ping(&world), "the program is the same");
+    world.tell(Event::Replace(Box::new(container())));
+    world.settle();
+    assert!(!ignores_ping(&world));
 }

@@ -105,6 +105,7 @@ mod tests {
                 last_restart,
                 restart_state,
                 last_end,
+                ignores_ping: true,
             };
             let stored = Progress::of(wall, &past, clocks, "boot");
             let text = serde_json::to_string(&stored).unwrap();

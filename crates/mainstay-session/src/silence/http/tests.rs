@@ -1,0 +1,255 @@
+use mainstay_core::watchdog::Probe;
+use mainstay_mcp::upstream::UpstreamError;
+use proptest::prelude::*;
+
+use super::*;
+use crate::action::{Action, HttpFailure, HttpOperation, HttpOutcome};
+use crate::availability::{Availability, Reason};
+use crate::http::UpstreamSession;
+use crate::record::UpstreamRecord;
+use crate::tests::TestServer;
+
+const OVERDUE: Duration = Duration::from_secs(30);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// What the run got since the last call, in short.
+fn sent(test: &mut TestServer) -> Vec<&'static str> {
+    test.take_actions();
+    let of = |action: Action| match action {
+        Action::Http(_, _, operation) => Some(match operation {
+            HttpOperation::Open { .. } => "initialize",
+            HttpOperation::Request { .. } => "call",
+            HttpOperation::Ask { method, .. } => method,
+            HttpOperation::Notify { .. } => "notify",
+            HttpOperation::Listen { .. } => "listen",
+            HttpOperation::Delete { .. } => "delete",
+        }),
+        Action::AbortHttp(_) => Some("abort"),
+        Action::RenewConnections(_) => Some("renew"),
+        _ => None,
+    };
+    test.actions.drain(..).filter_map(of).collect()
+}
+
+/// The last operation of this kind.
+fn last(test: &mut TestServer, is_meant: impl Fn(&HttpOperation) -> bool) -> OperationKey {
+    test.take_actions();
+    let found = test.actions.iter().rev().find_map(|action| match action {
+        Action::Http(key, _, operation) if is_meant(operation) => Some(*key),
+        _ => None,
+    });
+    found.expect("it was begun")
+}
+
+fn evidence(test: &mut TestServer, unread: &[OperationKey]) -> Evidence {
+    let unread = unread.iter().map(|key| (*key, 100)).collect();
+    let requests = Some(UnreadRequests { at: test.now, unread });
+    let (link, observed) = (test.link(), Observed { requests, ..Observed::default() });
+    test.server.evidence(test.now, link, &observed, OVERDUE).unwrap()
+}
+
+#[test]
+fn requests_are_told_apart_by_what_was_read() {
+    let mut test = TestServer::http();
+    let session = test.session(1);
+    let begun = test.now;
+    test.request(session);
+    let first = test.http_request();
+    test.now += 20 * SECOND;
+    test.request(session);
+    let second = test.http_request();
+    test.now += 20 * SECOND;
+    let request = |sent| Some(OpenRequest { what: "slow".to_owned(), sent });
+    let found = evidence(&mut test, &[second]);
+    assert_eq!((found.oldest, found.overdue), (request(begun), 1));
+    assert_eq!(found.being_handled, request(begun));
+    assert_eq!(found.input, Input::Unread { since: begun + 20 * SECOND, bytes: 100 });
+    let found = evidence(&mut test, &[first, second]);
+    assert_eq!((found.being_handled, found.last_message), (None, None));
+    assert_eq!(evidence(&mut test, &[]).input, Input::Read);
+
+    // What is sent after the connections were looked at says nothing.
+    let requests = Some(UnreadRequests::find(begun, &[], &[]));
+    let (link, observed) = (test.link(), Observed { requests, ..Observed::default() });
+    let found = test.server.evidence(test.now, link, &observed, OVERDUE).unwrap();
+    assert_eq!((found.being_handled, found.input), (None, Input::Read));
+
+    let (link, observed) = (test.link(), Observed::default());
+    let found = test.server.evidence(test.now, link, &observed, OVERDUE).unwrap();
+    assert_eq!((found.input, found.being_handled), (Input::Unknown, request(begun)));
+}
+
+#[test]
+fn a_server_that_answers_anything_has_spoken() {
+    let mut test = TestServer::http();
+    let link = test.link();
+    test.server.probe(test.now, link, Probe::Ping);
+    let ping = last(&mut test, |it| matches!(it, HttpOperation::Ask { .. }));
+    assert_eq!(evidence(&mut test, &[ping]).oldest, None, "no client waits for it");
+    let refused =
+        UpstreamError::Http { method: "ping".to_owned(), status: 500, body: String::new() };
+    let outcome = HttpOutcome::Failed(HttpFailure::Unusable(refused));
+    test.server.http_done(test.now, ping, outcome);
+    let found = evidence(&mut test, &[]);
+    assert_eq!((found.last_message, found.answered_ping), (Some(test.now), true));
+
+    // A connection that was lost says nothing.
+    test.now += SECOND;
+    test.server.probe(test.now, link, Probe::Ping);
+    let ping = last(&mut test, |it| matches!(it, HttpOperation::Ask { .. }));
+    test.server.http_done(test.now, ping, HttpOutcome::Failed(HttpFailure::Lost));
+    let found = evidence(&mut test, &[]);
+    assert_eq!((found.last_message, found.answered_ping), (Some(test.now - SECOND), false));
+}
+
+#[test]
+fn held_calls_are_not_sent_and_then_sent_in_order() {
+    let mut test = TestServer::http();
+    let (session, link) = (test.session(1), test.link());
+    test.server.hold_requests(link);
+    let calls = [test.request(session), test.request(session)];
+    let given_up = test.request(session);
+    assert!(sent(&mut test).is_empty());
+    test.leaves(&given_up);
+    // A probe overtakes them, and replaces the one before it.
+    test.server.probe(test.now, link, Probe::Ping);
+    test.server.probe(test.now, link, Probe::Ping);
+    assert_eq!(sent(&mut test), ["ping", "abort", "ping"]);
+    test.server.send_held_requests(test.now, link);
+    test.take_actions();
+    let requests = test.actions.iter().filter_map(|action| match action {
+        Action::Http(key, _, HttpOperation::Request { .. }) => Some(*key),
+        _ => None,
+    });
+    let requests: Vec<_> = requests.collect();
+    let streams = requests.iter().map(|key| match test.server.operations.get(*key) {
+        Some(operation) => match operation.purpose {
+            Purpose::Call(call) => test.server.calls.get(call).unwrap().stream,
+            _ => panic!("it is a call"),
+        },
+        None => panic!("it is open"),
+    });
+    let streams: Vec<_> = streams.collect();
+    assert_eq!(streams, calls.map(|call| call.stream));
+}
+
+#[test]
+fn calls_that_were_held_when_the_run_ended_wait_for_the_next_one() {
+    let mut test = TestServer::http();
+    let (session, link) = (test.session(1), test.link());
+    test.server.hold_requests(link);
+    let call = test.request(session);
+    let reason = std::sync::Arc::new(Reason { text: "hung".to_owned(), stderr: Vec::new() });
+    let coming = Availability::Coming { due: None, why: reason };
+    test.server.set_availability(test.now, coming);
+    assert_eq!(test.read_all(&call), (Vec::new(), false));
+    assert!(
+        test.server.links.get(link).is_none_or(|link| link.as_http().unwrap().queue.is_empty())
+    );
+    assert!(sent(&mut test).is_empty());
+}
+
+fn opened(test: &TestServer) -> HttpOutcome {
+    let run = test.server.availability.run().unwrap();
+    let record = UpstreamRecord { run: 1, id: Some("new".into()), version: "2025-11-25".into() };
+    let session = UpstreamSession::resume(record).unwrap();
+    HttpOutcome::Opened(std::sync::Arc::new(session), (*run.hello).clone())
+}
+
+/// A call to a silent server, which is probed and whose connections are renewed. Returns the new session that is being opened.
+fn renewed(test: &mut TestServer) -> OperationKey {
+    let (session, link) = (test.session(1), test.link());
+    test.request(session);
+    test.server.probe(test.now, link, Probe::Ping);
+    sent(test);
+    test.now += OVERDUE;
+    test.server.hold_requests(link);
+    test.server.renew_connections(test.now, link);
+    last(test, |it| matches!(it, HttpOperation::Open { .. }))
+}
+
+#[test]
+fn a_silent_server_is_probed_again_over_new_connections() {
+    let mut test = TestServer::http();
+    renewed(&mut test);
+    assert_eq!(sent(&mut test), ["renew", "abort", "ping", "initialize"]);
+    // Few sessions are opened, and one at a time.
+    let link = test.link();
+    let mut opened = 0;
+    for _ in 0..120 {
+        test.now += OVERDUE;
+        test.server.renew_connections(test.now, link);
+        opened += sent(&mut test).iter().filter(|it| **it == "initialize").count();
+    }
+    assert_eq!(opened, 6);
+    let is_open = |it: &&crate::http::Operation| matches!(it.purpose, Purpose::Open(_));
+    assert_eq!(test.server.operations.values().filter(is_open).count(), 1);
+}
+
+#[test]
+fn sessions_are_opened_again_if_only_a_new_one_is_answered() {
+    for (answer_after, is_forgotten) in [(SECOND, true), (20 * SECOND, false)] {
+        let mut test = TestServer::http();
+        let opening = renewed(&mut test);
+        sent(&mut test);
+        let key = test.session(1);
+        test.now += answer_after;
+        let outcome = opened(&test);
+        test.server.http_done(test.now, opening, outcome);
+        let session = test.server.sessions.get(key).unwrap();
+        assert_eq!(session.upstream.is_open_with(1), !is_forgotten, "{answer_after:?}");
+        assert_eq!(sent(&mut test), ["delete"], "the session before it is ended");
+    }
+}
+
+#[test]
+fn sessions_are_kept_if_the_server_answers_in_them() {
+    let mut test = TestServer::http();
+    let opening = renewed(&mut test);
+    let ping = last(&mut test, |it| matches!(it, HttpOperation::Ask { .. }));
+    let key = test.session(1);
+    let result = serde_json::value::RawValue::from_string("{}".to_owned()).unwrap();
+    test.server.http_done(test.now, ping, HttpOutcome::Result(result));
+    let outcome = opened(&test);
+    test.server.http_done(test.now, opening, outcome);
+    assert!(test.server.sessions.get(key).unwrap().upstream.is_open_with(1));
+}
+
+fn request() -> impl Strategy<Value = (u16, u64)> {
+    (1_u16..6, 1_u64..6)
+}
+
+fn connection() -> impl Strategy<Value = UnreadConnection> {
+    let peer = prop_oneof![Just(None), (1_u16..6).prop_map(Some)];
+    (peer, 1_u64..6).prop_map(|(peer, bytes)| UnreadConnection { peer, bytes })
+}
+
+proptest! {
+    #[test]
+    fn no_request_is_unread_without_a_connection_of_its_own(
+        sent in prop::collection::vec(request(), 0..8),
+        connections in prop::collection::vec(connection(), 0..8),
+    ) {
+        let mut test = TestServer::http();
+        let session = test.session(1);
+        let mut request = |(port, bytes): &(u16, u64)| {
+            test.request(session);
+            SentRequest { operation: test.http_request(), port: *port, bytes: *bytes }
+        };
+        let sent: Vec<SentRequest> = sent.iter().map(&mut request).collect();
+        let found = UnreadRequests::find(test.now, &sent, &connections);
+        for bytes in 1..6 {
+            let unread = sent.iter().filter(|it| it.bytes == bytes);
+            let unread: Vec<_> = unread.filter(|it| found.unread.contains_key(&it.operation)).collect();
+            let possible = connections.iter().filter(|it| it.bytes == bytes);
+            prop_assert!(unread.len() <= possible.count());
+            for request in unread {
+                let fits = |it: &&UnreadConnection| {
+                    it.bytes == bytes && it.peer.is_none_or(|peer| peer == request.port)
+                };
+                prop_assert!(connections.iter().any(|it| fits(&it)));
+            }
+        }
+        prop_assert!(found.unread.len() <= connections.len());
+    }
+}
