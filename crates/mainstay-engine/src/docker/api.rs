@@ -120,6 +120,10 @@ pub(crate) struct Inspected {
     pub(crate) state: ContainerState,
     /// The published ports of this machine, by the port inside the container.
     pub(crate) ports: HashMap<u16, u16>,
+    /// Its first process, as the engine sees it.
+    pub(crate) pid: Option<u32>,
+    /// Whether that is an init of the engine.
+    pub(crate) has_init: bool,
 }
 
 /// A container with the labels of this instance, as a list has it. Anyone can set labels: whether this
@@ -407,6 +411,7 @@ async fn with_timeout<T>(
 
 fn inspected(id: &str, found: ContainerInspectResponse) -> Inspected {
     let found_state = found.state.unwrap_or_default();
+    let pid = found_state.pid.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
     let health = found_state.health.and_then(|health| health.status);
     // Podman reports a container that is stopping as not running, before its exit code is known.
     let stopping = found_state.status == Some(ContainerStateStatusEnum::STOPPING);
@@ -426,7 +431,8 @@ fn inspected(id: &str, found: ContainerInspectResponse) -> Inspected {
         let outside = outside?.into_iter().find_map(|binding| binding.host_port?.parse().ok())?;
         Some((inside, outside))
     });
-    Inspected { state, ports: ports.collect() }
+    let has_init = found.host_config.and_then(|config| config.init).unwrap_or(false);
+    Inspected { state, ports: ports.collect(), pid, has_init }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 //! * [`compare`] finds what no event reported, and removes containers that no server needs;
 //! * [`creations`] records what was created, [`ownership`] decides which containers are ours to remove;
 //! * [`start`] creates containers and starts them, [`body`] is the request that creates them;
+//! * [`observe`] finds out what a run does that does not answer;
 //! * [`pump`] carries the lines of a run, across outages too; [`streams`] connects it, [`splice`] joins log and stream.
 
 mod api;
@@ -18,6 +19,7 @@ mod creations;
 mod host;
 mod log_writer;
 mod news;
+mod observe;
 mod ownership;
 mod pull;
 mod pump;
@@ -50,8 +52,8 @@ use self::shared::Shared;
 use crate::discover::Address;
 use crate::tasks::blocking;
 use crate::{
-    Endpoint, Engine, EngineError, Found, LogLine, LogRange, News, RunKey, StartError, Started,
-    Stdio,
+    Endpoint, Engine, EngineError, Found, LogLine, LogRange, News, Observation, RunKey, StartError,
+    Started, Stdio,
 };
 
 pub use self::pull::Pulled;
@@ -236,6 +238,7 @@ impl Engine for DockerEngine {
 
     async fn endpoint(&self, key: &RunKey, port: u16) -> Result<Endpoint, EngineError> {
         let (server, engine, container) = self.reach(key).await?;
+        server.state().http_port = Some(port);
         let known = server.state().ports.outside(port);
         let outside = if let Some(outside) = known {
             outside
@@ -254,6 +257,14 @@ impl Engine for DockerEngine {
         let mut state = server.state();
         let same_run = inspected.state.running && inspected.state.started_at == state.started_at;
         same_run && state.ports.update(port, &inspected.ports)
+    }
+
+    async fn observe(&self, key: &RunKey) -> Result<Observation, EngineError> {
+        self.observe_container(key).await
+    }
+
+    async fn log_stacks(&self, key: &RunKey) -> Result<(), EngineError> {
+        self.log_container_stacks(key).await
     }
 
     async fn stderr_tail(&self, key: &RunKey) -> Result<Vec<u8>, EngineError> {

@@ -6,6 +6,7 @@
 //! far as lines differ, without repetition. It ends when the run is over and everything
 //! has been delivered, or with its owner.
 
+mod ledger;
 mod writer;
 
 use std::collections::VecDeque;
@@ -22,7 +23,8 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use self::writer::{Input, ToWriter};
+use self::ledger::InputLedger;
+use self::writer::{Input, Progress, ToWriter};
 use super::api::LoggedOutput;
 use super::log_writer::ContainerLog;
 use super::splice::{self, Splice, Tail};
@@ -70,7 +72,8 @@ pub(crate) struct Pump {
     connected: Arc<AtomicBool>,
     /// Whether the run is over and all its output has been read.
     drained: watch::Receiver<bool>,
-    written: watch::Receiver<u64>,
+    written: watch::Sender<u64>,
+    ledger: Arc<Mutex<InputLedger>>,
     interruptions: watch::Receiver<Interruption>,
     /// What was written before this pump was started, for the first consumer.
     earlier_output: Mutex<Vec<Bytes>>,
@@ -116,7 +119,8 @@ impl Pump {
         let received = Arc::new(Mutex::new(Received { tails, ..Received::default() }));
         let connected = Arc::new(AtomicBool::new(false));
         let (drained_tx, drained) = watch::channel(false);
-        let (written_tx, written) = watch::channel(0);
+        let (written, _) = watch::channel(0);
+        let ledger = Arc::<Mutex<InputLedger>>::default();
         let none_yet = Interruption { written: 0, at: Instant::now().into_std() };
         let (interruptions_tx, interruptions) = watch::channel(none_yet);
         let (writer, to_writer) = mpsc::channel(8);
@@ -137,14 +141,24 @@ impl Pump {
             drained: drained_tx,
             writer,
         };
+        let progress = Progress { written: written.clone(), ledger: Arc::clone(&ledger) };
         tasks.spawn(async move {
             tokio::select! {
                 () = reader.run(lost) => {}
-                () = writer::write(to_writer, written_tx, interruptions_tx) => {}
+                () = writer::write(to_writer, progress, interruptions_tx) => {}
             }
         });
         let earlier_output = Mutex::default();
-        Self { commands, received, connected, drained, written, interruptions, earlier_output }
+        Self {
+            commands,
+            received,
+            connected,
+            drained,
+            written,
+            ledger,
+            interruptions,
+            earlier_output,
+        }
     }
 
     /// Sets the lines that were written before this pump was started. Those written after its
@@ -177,7 +191,7 @@ impl Pump {
             to_server,
             from_server,
             junk,
-            written: self.written.clone(),
+            written: self.written.subscribe(),
             // The engine keeps its log whether lines are consumed or not.
             consumed: watch::channel(0).0,
             earlier_output: Some(std::mem::take(&mut *lock(&self.earlier_output))),
@@ -193,6 +207,17 @@ impl Pump {
             // An error means that the task has ended.
             timeout(limit, drained.wait_for(|drained| *drained)).await.map(drop).ok();
         }
+    }
+
+    /// The last line of which the server can have read anything, if so many bytes are unread.
+    pub(crate) fn read_through(&self, unread: u64) -> u64 {
+        lock(&self.ledger).read_through(unread)
+    }
+
+    /// The run is over, and nobody has read the last bytes of its input.
+    pub(crate) fn set_unread(&self, unread: u64) {
+        let through = self.read_through(unread);
+        self.written.send_modify(|written| *written = through.min(*written));
     }
 
     /// The last of what was written to standard error.

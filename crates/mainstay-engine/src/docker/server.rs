@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use mainstay_core::{ContainerSpec, Exit, OnStop, RunId, ServerName, ServerSpec, Transport};
+use mainstay_hold::container::StdinPipe;
 use tokio::time::Instant;
 
 use super::api::Inspected;
@@ -36,7 +37,11 @@ pub(crate) struct State {
     /// When the last run was started, as the engine writes it; empty until that is known.
     pub(crate) started_at: String,
     pub(crate) ports: Ports,
+    /// The port inside the container at which it speaks HTTP.
+    pub(crate) http_port: Option<u16>,
     pub(crate) pump: Option<Arc<Pump>>,
+    /// The input of the present run, if it is killed because it does not read.
+    pub(crate) stdin: Option<(RunId, StdinPipe)>,
     pub(crate) stream_tails: StreamTails,
     /// The last standard error of the last run that ended.
     pub(crate) last_stderr: Vec<u8>,
@@ -97,7 +102,9 @@ impl Server {
             watch: Watch::idle(RunId::default()),
             started_at: String::new(),
             ports: Ports::Published(HashMap::new()),
+            http_port: None,
             pump: None,
+            stdin: None,
             stream_tails: StreamTails::default(),
             last_stderr: Vec::new(),
             stdout: Stdout::Log,
@@ -197,6 +204,7 @@ impl State {
         self.container = None;
         self.missing_container = None;
         self.pump = None;
+        self.stdin = None;
         self.stream_tails = StreamTails::default();
         self.watch = Watch::idle(self.watch.last());
     }

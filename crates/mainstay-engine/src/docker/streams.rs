@@ -125,8 +125,16 @@ impl Shared {
         run: RunId,
         how: &str,
     ) -> Vec<u8> {
-        let pump = server.state().pump.take();
+        let (pump, stdin) = {
+            let mut state = server.state();
+            (state.pump.take(), state.stdin.take())
+        };
         if let Some(pump) = pump {
+            // All processes of the container have ended, so nobody can read any more what is in the pipe.
+            let stdin = stdin.filter(|(of, _)| *of == run);
+            if let Some(unread) = stdin.and_then(|(_, stdin)| stdin.unread().ok()) {
+                pump.set_unread(unread);
+            }
             pump.finish(LAST_OUTPUT).await;
             let mut log = self.log_writer.log(&server.name);
             log.write_lines(format!("--- run {run} {how} ---").as_bytes());

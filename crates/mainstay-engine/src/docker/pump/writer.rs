@@ -5,12 +5,15 @@
 //! interruption is reported to the consumer.
 
 use std::pin::Pin;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use mainstay_core::Interruption;
+use mainstay_core::{Interruption, lock};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
+
+use super::ledger::InputLedger;
 
 /// The standard input of a run.
 pub(super) type Input = Pin<Box<dyn AsyncWrite + Send>>;
@@ -22,10 +25,17 @@ pub(super) enum ToWriter {
     Input(Input, Option<Instant>),
 }
 
+/// What is known about the lines for the server.
+pub(super) struct Progress {
+    /// How many were written whole.
+    pub(super) written: watch::Sender<u64>,
+    pub(super) ledger: Arc<Mutex<InputLedger>>,
+}
+
 /// Writes lines until the reader of the same pump ends.
 pub(super) async fn write(
     mut commands: mpsc::Receiver<ToWriter>,
-    written: watch::Sender<u64>,
+    Progress { written, ledger }: Progress,
     interruptions: watch::Sender<Interruption>,
 ) {
     let mut lines: Option<mpsc::Receiver<Bytes>> = None;
@@ -33,6 +43,7 @@ pub(super) async fn write(
     let mut pending: Option<Pending> = None;
     loop {
         if let (Some(open), Some(line)) = (&mut input, &mut pending) {
+            lock(&ledger).push(*written.borrow() + 1, line.len());
             if line.write(open).await {
                 pending = None;
                 written.send_modify(|written| *written += 1);
@@ -77,6 +88,11 @@ struct Pending {
 }
 
 impl Pending {
+    /// The bytes that are about to be written.
+    fn len(&self) -> usize {
+        self.line.len() + 1 + usize::from(self.cut)
+    }
+
     /// Writes the whole line. Returns false if the connection broke.
     async fn write(&mut self, input: &mut Input) -> bool {
         let mut text = Vec::with_capacity(self.line.len() + 2);

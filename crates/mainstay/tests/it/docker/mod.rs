@@ -19,3 +19,4 @@ mod removal;
 mod resolver;
 mod service;
 mod setup;
+mod silence;
