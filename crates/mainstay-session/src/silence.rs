@@ -103,9 +103,10 @@ impl Server {
             let (call, _, sent) = calls.min_by_key(|(.., sent)| *sent)?;
             Some(OpenRequest { what: self.calls.get(call).map(|call| name_of(call))?, sent })
         };
+        // Its client has the copy, so nobody waits for it; but it shows that the run does not answer.
         let answered_list = sent().find_map(|(pending, sent)| match &pending.target {
             Target::Own(request) if request.purpose == OwnPurpose::AnsweredList => {
-                Some((OpenRequest { what: request.method.to_owned(), sent }, pending.line))
+                Some(OpenRequest { what: request.method.to_owned(), sent })
             }
             Target::Own(_) | Target::Call(_) => None,
         });
@@ -116,17 +117,14 @@ impl Server {
             (Some((_, bytes)), Some(since)) => Input::Unread { since, bytes },
         };
         let is_read = |(_, line, _): &(CallKey, u64, Instant)| *line <= read_through;
-        let times =
-            calls().map(|(.., sent)| sent).chain(answered_list.as_ref().map(|it| it.0.sent));
-        let handled_list = answered_list.clone().filter(|(_, line)| *line <= read_through);
-        let older = |calls: Option<OpenRequest>, list: Option<(OpenRequest, u64)>| {
-            calls.into_iter().chain(list.map(|(list, _)| list)).min_by_key(|it| it.sent)
+        let times = calls().map(|(.., sent)| sent).chain(answered_list.as_ref().map(|it| it.sent));
+        let older = |call: Option<OpenRequest>, list: Option<OpenRequest>| {
+            call.into_iter().chain(list).min_by_key(|it| it.sent)
         };
         Evidence {
             oldest: older(oldest(&mut calls()), answered_list),
             overdue: times.filter(|sent| now >= *sent + overdue).count(),
-            // A server that is inside a list may be as healthy as one that is inside a call.
-            being_handled: older(oldest(&mut calls().filter(is_read)), handled_list),
+            being_handled: oldest(&mut calls().filter(is_read)),
             last_message: stdio.watch.last_message,
             answered_ping: stdio.watch.answered_ping,
             input,
