@@ -141,6 +141,10 @@ async fn progress_never_falls_across_a_replay() {
     for progress in [1.0, 5.0, 5.5] {
         server.tells_progress(&call, progress).await;
     }
+    for _ in ["1.0", "5.0"] {
+        let value = asked.hears().await["params"]["progress"].as_f64().unwrap();
+        assert!(value > 5.0 && value < 5.001, "{value}");
+    }
     assert_eq!(asked.hears().await["params"], json!({"progressToken": 3, "progress": 5.5}));
     server.returns(&call, "").await;
     asked.text().await;
