@@ -5,8 +5,8 @@
 //!
 //! Guarantees:
 //! - a run is killed as hung only if, for `hang_after`, it has read nothing and sent nothing although a request
-//!   and a probe wait; if none of its threads was scheduled as long as that was observed, at least half of that time; and if
-//!   no client waits for a request that it has read;
+//!   and a probe wait; if none of its threads was scheduled and no client waited for a request that it has read, as long as
+//!   that was observed, at least half of that time; and not before `hang_after` if a client was seen to wait;
 //! - a suspended run, and one whose input or processes cannot be observed, is never killed; the connections to a run that
 //!   is unresponsive are renewed instead;
 //! - time in which Mainstay itself was not scheduled, such as a suspended host, does not count.
@@ -28,9 +28,9 @@ pub use waits_for::WaitsFor;
 
 use crate::human_duration;
 
-/// The time between two observations while nothing is held, and while requests wait.
+/// The time between two observations, and while requests are held or unread.
 const INTERVAL: Duration = Duration::from_secs(5);
-const HELD_INTERVAL: Duration = Duration::from_secs(1);
+const UNREAD_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A later observation than this means that Mainstay was not scheduled either.
 const LATE: Duration = Duration::from_secs(3);
@@ -81,6 +81,9 @@ struct Observed {
     quiet_since: Instant,
     /// When a thread was last seen to be scheduled.
     active_at: Option<Instant>,
+    /// Whether a client waited for a request that the run has read, and since when none has, if one was seen to.
+    is_awaited: bool,
+    unawaited_since: Option<Instant>,
 }
 
 /// A request that shows whether a run answers.
@@ -203,7 +206,14 @@ impl Watchdog {
             Some(_) => (now, Some(now)),
             None => (now, is_active.then_some(now)),
         };
-        self.observed = Some(Observed { switches, quiet_since, active_at });
+        let is_awaited = evidence.being_handled.is_some();
+        let unawaited_since = match self.observed {
+            Some(last) if !is_awaited && !last.is_awaited => last.unawaited_since,
+            Some(_) => Some(now),
+            None => is_awaited.then_some(now),
+        };
+        self.observed =
+            Some(Observed { switches, quiet_since, active_at, is_awaited, unawaited_since });
     }
 
     /// Since when an answer has been expected, to a request or a probe.
@@ -246,6 +256,7 @@ impl Watchdog {
                 if now >= unread_since + limit
                     && now
                         >= observed.quiet_since + limit.saturating_sub(self.limits.overdue())
+                    && observed.unawaited_since.is_none_or(|since| now >= since + limit)
                     && self.probes.last().is_some() =>
             {
                 Verdict::Hung { since: unread_since }
@@ -330,11 +341,15 @@ impl Watchdog {
             return (evidence.last_message.unwrap_or(self.began) + IDLE_PROBE).max(now + INTERVAL);
         };
         let Some(observed) = self.observed else { return waiting_since + overdue };
-        let interval = if self.verdict.holds_requests() { HELD_INTERVAL } else { INTERVAL };
+        let is_unread = matches!(evidence.input, Input::Unread { .. });
+        let interval =
+            if is_unread || self.verdict.holds_requests() { UNREAD_INTERVAL } else { INTERVAL };
         let proof = match (evidence.input, self.limits.hang_after) {
             (Input::Unread { since, .. }, Some(limit)) => {
                 let quiet = observed.quiet_since + limit.saturating_sub(overdue);
-                Some((since.max(self.not_before) + limit).max(quiet)).filter(|at| *at > now)
+                let since = since.max(self.not_before);
+                let since = observed.unawaited_since.map_or(since, |at| at.max(since));
+                Some((since + limit).max(quiet)).filter(|at| *at > now)
             }
             _ => None,
         };

@@ -26,6 +26,8 @@ struct World {
     /// When the run last read or sent anything, and when it was last scheduled.
     last_read: Instant,
     last_scheduled: Instant,
+    /// When a client last waited for a call that the run has read.
+    last_awaited: Option<Instant>,
     actions: Vec<(Duration, WatchAction)>,
 }
 
@@ -81,6 +83,7 @@ impl World {
             last_message: None,
             last_read: start,
             last_scheduled: start,
+            last_awaited: None,
             actions: Vec::new(),
         }
     }
@@ -101,6 +104,9 @@ impl World {
     }
 
     fn give_up(&mut self) {
+        if self.messages.iter().any(|message| message.is_read && is_awaited(message)) {
+            self.last_awaited = Some(self.now);
+        }
         for message in &mut self.messages {
             if let Kind::Call { is_awaited } = &mut message.kind {
                 *is_awaited = false;
@@ -217,6 +223,8 @@ impl World {
         assert_ne!(self.behaviour, Behaviour::SlowDisk, "killed in a disk wait: {self:?}");
         let handled = |message: &Message| message.is_read && is_awaited(message);
         assert!(!self.messages.iter().any(handled), "killed inside a call: {self:?}");
+        let awaited = self.last_awaited.is_some_and(|at| self.now < at + observed);
+        assert!(!awaited, "killed although a client waited a moment ago: {self:?}");
         let waiting = |message: &Message| !message.is_read && self.now >= message.sent + limit;
         assert!(self.messages.iter().any(waiting), "killed without a request: {self:?}");
         let probes = |message: &Message| matches!(message.kind, Kind::Probe(_));
@@ -293,10 +301,12 @@ fn a_run_inside_a_call_is_blocked() {
     world.pass(seconds(180));
     world.shows("blocked in t for 3 min; it reads nothing else");
     assert_eq!(world.killed_after(), None);
-    // When the client gives up, nobody waits for what the run is doing.
+    // When the client gives up, nobody waits for what the run is doing. From then on the time counts.
     world.give_up();
     world.call();
-    world.pass(seconds(70));
+    world.pass(seconds(59));
+    assert_eq!(world.killed_after(), None);
+    world.pass(seconds(3));
     assert!(world.killed_after().is_some());
 }
 
