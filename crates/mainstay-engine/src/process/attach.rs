@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use mainstay_hold::wire::{FromShim, ToShim};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep;
 
 use crate::lines::LineSplitter;
 use crate::process::link::{Greeting, ShimLink, ShimReader, ShimWriter};
@@ -97,7 +97,8 @@ impl Receiver {
     async fn run(mut self, mut shim: ShimReader, lines: mpsc::Sender<Bytes>) {
         // None after the end of the output: junk may still be on its way to the log.
         let mut lines = Some(lines);
-        let mut end_at = None;
+        // In a box, and not polled while there is none: this loop runs for every line.
+        let mut end = None;
         loop {
             let frame = tokio::select! {
                 // If the sender was dropped, no more lines will be consumed.
@@ -107,8 +108,8 @@ impl Receiver {
                 }
                 frame = shim.next() => frame,
                 () = or_pending(lines.as_ref().map(mpsc::Sender::closed)) => return self.acknowledge(),
-                () = or_pending(end_at.map(sleep_until)) => {
-                    (lines, end_at) = (None, None);
+                () = or_pending(end.as_mut()), if end.is_some() => {
+                    (lines, end) = (None, None);
                     continue;
                 }
             };
@@ -118,8 +119,8 @@ impl Receiver {
                         self.receive(offset, bytes.into(), lines).await;
                     }
                 }
-                Ok(Some(FromShim::Closed)) => end_at = Some(Instant::now() + EXIT_FOLLOWS),
-                Ok(Some(FromShim::Exited { .. })) => end_at = None,
+                Ok(Some(FromShim::Closed)) => end = Some(Box::pin(sleep(EXIT_FOLLOWS))),
+                Ok(Some(FromShim::Exited { .. })) => end = None,
                 Ok(Some(FromShim::Written { through })) => {
                     self.written.send_replace(through);
                 }
