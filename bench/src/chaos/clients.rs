@@ -11,9 +11,9 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::faults::Random;
 use super::history::{Call, Kind, Outcome};
 use crate::answer::ToolResult;
+use crate::random::Random;
 use crate::restarts::{Board, Fall, INITIALIZED, NEWEST, Web, answered_id, initialize, tool_call};
 use crate::rig::{BenchError, Instance};
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::random::Random;
+
 /// What is done to Mainstay, to a server of it, or to what they stand on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
@@ -83,29 +85,6 @@ impl Fault {
             | Self::WipeRunDirectory
             | Self::FillDiskAndKillDaemon => false,
         }
-    }
-}
-
-/// The same numbers for the same seed, on every machine: `SplitMix64`.
-#[derive(Debug, Clone)]
-pub(super) struct Random(u64);
-
-impl Random {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// A number below `limit`.
-    pub(super) fn below(&mut self, limit: usize) -> usize {
-        let limit = u64::try_from(limit).unwrap_or(u64::MAX).max(1);
-        usize::try_from(self.next() % limit).unwrap_or_default()
     }
 }
 

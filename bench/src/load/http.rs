@@ -111,6 +111,11 @@ impl Transport for Endpoint {
 }
 
 impl Session {
+    /// Whether the other side has closed the connection, as it may when nothing was sent for long.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.sender.is_closed()
+    }
+
     async fn send(
         &mut self,
         mut request: Request<Full<Bytes>>,

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 pub use call::{Mistake, Tool};
 pub(crate) use drive::{Crew, Transport};
-pub(crate) use http::Endpoint;
+pub(crate) use http::{Endpoint, Session as HttpSession};
 pub(crate) use pace::{Done, Pace};
 pub use report::Report;
 pub(crate) use stdio::start_time;

@@ -20,6 +20,8 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// The lengths of the two series.
 const SHORT: Duration = Duration::from_secs(2);
 const LONG: Duration = Duration::from_secs(14);
+/// The name of the profile of the last series.
+const LAST: &str = "last.out";
 
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct Options {
@@ -29,6 +31,9 @@ pub(super) struct Options {
     /// valgrind, 3.20 or later (earlier ones do not know `pidfd_open`).
     #[arg(long, value_name = "FILE", default_value = "valgrind")]
     valgrind: PathBuf,
+    /// Keep the profiles of the long series in this directory, for `callgrind_annotate`.
+    #[arg(long, value_name = "DIR")]
+    profiles: Option<PathBuf>,
 }
 
 #[derive(Debug, Serialize)]
@@ -67,14 +72,21 @@ pub(super) async fn measure(programs: &Programs, options: &Options) -> Result<Fi
     for (upstream, name) in [(Upstream::Http, "HTTP upstream"), (Upstream::Stdio, "stdio upstream")]
     {
         for sessions in [1, 32] {
-            let price = async |programs| {
-                Counted::of(programs, &options.valgrind)?.price(upstream, sessions).await
+            let price = async |programs, which: &str| {
+                let counted = Counted::of(programs, &options.valgrind)?;
+                let price = counted.price(upstream, sessions).await?;
+                if let Some(dir) = &options.profiles {
+                    let name = format!("{upstream:?}-{sessions}-{which}.out").to_lowercase();
+                    counted.keep(&dir.join(name)).map_err(BenchError::SetUp)?;
+                }
+                Ok::<_, BenchError>(price)
             };
             let before = match &earlier {
-                Some(earlier) => Some(price(earlier).await?),
+                Some(earlier) => Some(price(earlier, "before").await?),
                 None => None,
             };
-            rows.push(Row { upstream: name, sessions, before, now: price(programs).await? });
+            let now = price(programs, "now").await?;
+            rows.push(Row { upstream: name, sessions, before, now });
         }
     }
     Ok(Figures { rows })
@@ -115,6 +127,11 @@ impl Counted {
         Ok(Self { programs: programs.clone().with_mainstay(wrapper), folder })
     }
 
+    /// Copies the profile of the last series.
+    fn keep(&self, to: &Path) -> io::Result<()> {
+        fs::copy(self.folder.path().join(LAST), to).map(drop)
+    }
+
     async fn price(&self, upstream: Upstream, sessions: u32) -> Result<f64, BenchError> {
         let short = self.series(upstream, sessions, SHORT).await?;
         let long = self.series(upstream, sessions, LONG).await?;
@@ -133,6 +150,7 @@ impl Counted {
         let (calls, daemon) = measured.await?;
         let path = self.folder.path().join(format!("{daemon}.out"));
         let instructions = total(&path).map_err(BenchError::SetUp)?;
+        fs::rename(&path, self.folder.path().join(LAST)).map_err(BenchError::SetUp)?;
         Ok(Series { calls, instructions })
     }
 }

@@ -60,6 +60,8 @@ pub(crate) struct Event {
     pub(crate) kind: String,
     #[serde(default)]
     pub(crate) cause: Option<String>,
+    #[serde(default)]
+    pub(crate) detail: Option<String>,
 }
 
 #[cfg(test)]

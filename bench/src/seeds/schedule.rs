@@ -35,7 +35,7 @@ mod tests {
 
     fn event(ms: i64, kind: &str, run: u64) -> Event {
         let at = jiff::Timestamp::from_millisecond(ms).unwrap();
-        Event { at, server: None, run: Some(run), kind: kind.to_owned(), cause: None }
+        Event { at, server: None, run: Some(run), kind: kind.to_owned(), cause: None, detail: None }
     }
 
     #[test]

@@ -139,7 +139,14 @@ mod tests {
 
     fn event(kind: &str, server: &str, micros: i64) -> Event {
         let at = Timestamp::from_microsecond(micros).unwrap();
-        Event { at, server: Some(server.to_owned()), run: None, kind: kind.to_owned(), cause: None }
+        Event {
+            at,
+            server: Some(server.to_owned()),
+            run: None,
+            kind: kind.to_owned(),
+            cause: None,
+            detail: None,
+        }
     }
 
     #[test]

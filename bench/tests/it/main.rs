@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on may as well panic")]
 
+mod blocking;
 mod fixture;
 mod http;
 mod load;
