@@ -39,10 +39,13 @@ pub fn of_descendants(of: u32) -> io::Result<Activity> {
 
 pub(crate) fn of_processes(processes: &[Process]) -> Activity {
     let mut switches = DefaultHasher::new();
-    let (mut is_active, mut is_suspended) = (false, false);
+    let (mut is_active, mut is_suspended) = (processes.is_empty(), false);
     for process in processes {
         is_suspended |= is_frozen(process.pid);
-        for thread in threads(process.pid) {
+        let threads = threads(process.pid);
+        // Nothing is known of a process whose threads cannot be read.
+        is_active |= threads.is_empty();
+        for thread in threads {
             thread.hash(&mut switches);
             is_active |= matches!(thread.state, 'R' | 'D');
             is_suspended |= matches!(thread.state, 'T' | 't');

@@ -218,10 +218,11 @@ impl Server {
             }
             Kind::Result | Kind::Error => {}
         }
+        let is_abandoned = stream.is_some_and(|stream| self.is_abandoned(stream));
         let Some(stream) = stream.and_then(|stream| self.streams.get_mut(stream)) else {
             return true;
         };
-        let has_room = stream.log.has_room() || stream.is_closed;
+        let has_room = stream.log.has_room() || stream.is_closed || is_abandoned;
         if !has_room {
             stream.awaits_room = Some(key);
         }

@@ -109,7 +109,12 @@ impl Server {
         self.abandoned.push(entry);
         if let Some(stream) = self.streams.get_mut(key) {
             stream.detach_reader(now);
+            let paused = stream.awaits_room.take();
             self.act(Action::Wake(key));
+            // Nobody reads what comes before the answer, so it needs no room.
+            if let Some(operation) = paused {
+                self.act(Action::ResumeHttp(operation));
+            }
         }
         let Some(call) = self.calls.take(call_key) else { return true };
         self.withdraw_server_requests(call.session, |request| request.stream == Some(key));

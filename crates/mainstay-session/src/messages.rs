@@ -19,7 +19,7 @@ pub(crate) const TOO_MANY: &str = "too many requests, or too large ones, are wai
                                    this one was not sent to the server, try again later";
 
 /// Comes before the result of a call that its client had given up.
-pub(crate) const LATE_RESULT: &str = "This is the result of your earlier identical call, which finished after you had \
+pub(crate) const LATE_RESULT: &str = "This is the result of your earlier identical call, which came after you had \
                                       stopped waiting for it. Nothing was executed again. The next identical \
                                       call is executed.";
 

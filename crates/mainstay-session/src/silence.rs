@@ -124,12 +124,32 @@ impl Server {
         Evidence {
             oldest: older(oldest(&mut calls()), answered_list),
             overdue: times.filter(|sent| now >= *sent + overdue).count(),
-            being_handled: oldest(&mut calls().filter(is_read)),
+            being_handled: oldest(&mut calls().filter(is_read))
+                .or_else(|| self.handled_for_nobody(stdio, read_through)),
             last_message: stdio.watch.last_message,
             answered_ping: stdio.watch.answered_ping,
             input,
             processes: observed.processes,
         }
+    }
+
+    /// A request that the run has read and that nobody waits for any more, while no client waits for anything else: the run is
+    /// left to finish it.
+    fn handled_for_nobody(&self, stdio: &Stdio, read_through: u64) -> Option<OpenRequest> {
+        let is_awaited = |call: &CallKey| self.awaiting_call(*call).is_some();
+        if stdio.queued_calls().chain(stdio.pending_calls()).any(|call| is_awaited(&call)) {
+            return None;
+        }
+        let read = stdio.pending.values().filter(|pending| pending.line <= read_through);
+        let named = read.filter_map(|pending| {
+            let what = match &pending.target {
+                Target::Call(call) => self.calls.get(*call).map(|call| name_of(call))?,
+                Target::Own(request) if request.is_probe() => return None,
+                Target::Own(request) => request.method.to_owned(),
+            };
+            Some(OpenRequest { what, sent: pending.sent.unwrap_or(stdio.watch.attached) })
+        });
+        named.min_by_key(|request| request.sent)
     }
 
     /// Sends a probe to a run, even if requests are held.

@@ -126,6 +126,20 @@ impl Stdio {
         self.pending.len() + self.queue.len()
     }
 
+    pub(crate) fn queued_calls(&self) -> impl Iterator<Item = CallKey> {
+        self.queue.iter().filter_map(|queued| match queued {
+            Queued::Call(call) => Some(*call),
+            Queued::Notification(_) | Queued::Own(_) => None,
+        })
+    }
+
+    pub(crate) fn pending_calls(&self) -> impl Iterator<Item = CallKey> {
+        self.pending.values().filter_map(|pending| match pending.target {
+            Target::Call(call) => Some(call),
+            Target::Own(_) => None,
+        })
+    }
+
     /// Whether another daemon would receive no line that was received here.
     pub(crate) fn is_confirmed(&self) -> bool {
         self.undelivered.is_empty()
@@ -383,11 +397,7 @@ impl Server {
     /// The calls that are with this server.
     pub(crate) fn calls_at(&self, key: LinkKey) -> Vec<CallKey> {
         let Some(stdio) = self.links.get(key).and_then(Link::as_stdio) else { return Vec::new() };
-        let calls = stdio.pending.values().filter_map(|pending| match pending.target {
-            Target::Call(call) => Some(call),
-            Target::Own(_) => None,
-        });
-        calls.collect()
+        stdio.pending_calls().collect()
     }
 
     /// The lines have ended, and so many were written whole to the server.

@@ -63,7 +63,8 @@ pub struct Evidence {
     pub oldest: Option<OpenRequest>,
     /// How many such requests are overdue.
     pub overdue: usize,
-    /// The oldest request that the run has read and that a client still waits for.
+    /// The oldest request that the run has read and that a client still waits for. While no client waits for anything, one that
+    /// nobody waits for any more.
     pub being_handled: Option<OpenRequest>,
     /// When the run last sent anything.
     pub last_message: Option<Instant>,
@@ -136,6 +137,8 @@ pub enum Verdict {
     Blocked {
         /// That request.
         inside: OpenRequest,
+        /// Since when it has read nothing else.
+        since: Instant,
     },
     /// It reads nothing, does nothing, and nobody waits for anything that it has read.
     Hung {
@@ -185,7 +188,7 @@ impl Verdict {
         match self {
             Self::Responsive => None,
             Self::Overdue { oldest, .. } => Some(oldest.sent),
-            Self::Blocked { inside } => Some(inside.sent),
+            Self::Blocked { inside, .. } => Some(inside.sent),
             Self::Busy { since }
             | Self::Hung { since }
             | Self::Suspended { since }
@@ -197,7 +200,7 @@ impl Verdict {
     pub fn request(&self) -> Option<&OpenRequest> {
         match self {
             Self::Overdue { oldest, .. } => Some(oldest),
-            Self::Blocked { inside } => Some(inside),
+            Self::Blocked { inside, .. } => Some(inside),
             Self::Responsive
             | Self::Busy { .. }
             | Self::Hung { .. }
@@ -209,8 +212,9 @@ impl Verdict {
     /// Whether new requests wait in Mainstay and are not sent to the run.
     pub fn holds_requests(&self) -> bool {
         match self {
-            Self::Responsive | Self::Overdue { .. } => false,
-            Self::Busy { .. }
+            Self::Responsive | Self::Overdue { unread_since: None, .. } => false,
+            Self::Overdue { unread_since: Some(_), .. }
+            | Self::Busy { .. }
             | Self::Blocked { .. }
             | Self::Hung { .. }
             | Self::Suspended { .. }
@@ -248,7 +252,7 @@ impl fmt::Display for Described<'_> {
             Verdict::Busy { since: at } => {
                 write!(f, "it is working, and has read nothing for {}", since(*at))
             }
-            Verdict::Blocked { inside: OpenRequest { what, sent } } => {
+            Verdict::Blocked { inside: OpenRequest { what, sent }, .. } => {
                 write!(f, "blocked in {what} for {}; it reads nothing else", since(*sent))
             }
             Verdict::Hung { since: at } => write!(

@@ -33,8 +33,8 @@ impl Watchdog {
         let is_quiet = processes.is_some_and(|it| !it.is_active && !it.is_suspended);
         let observed = self.observed.as_ref().filter(|_| is_quiet);
         let sent = |probe| match probe {
-            Probe::Ping => self.probes.ping,
-            Probe::List => self.probes.list,
+            Probe::Ping => self.unanswered.ping,
+            Probe::List => self.unanswered.list,
         };
         let unanswered = [Probe::Ping, Probe::List].into_iter().filter(|it| sent(*it).is_some());
         Findings {
@@ -156,7 +156,7 @@ mod tests {
         check(
             |findings, sent| {
                 let inside = OpenRequest { what: "wait".to_owned(), sent };
-                findings.verdict = Verdict::Blocked { inside };
+                findings.verdict = Verdict::Blocked { inside, since: sent };
                 findings.waits_for = Some(WaitsFor::Child);
                 findings.unanswered.clear();
             },

@@ -48,6 +48,8 @@ pub struct Watchdog {
     began: Instant,
     ignores_ping: bool,
     probes: Probes,
+    /// Those of them that were sent before the last observation.
+    unanswered: Probes,
     observed: Option<Observed>,
     verdict: Verdict,
     /// What the verdict is based on.
@@ -128,6 +130,7 @@ impl Watchdog {
             began: now,
             ignores_ping,
             probes: Probes::default(),
+            unanswered: Probes::default(),
             observed: None,
             verdict: Verdict::Responsive,
             evidence: None,
@@ -157,6 +160,7 @@ impl Watchdog {
     pub fn observe(&mut self, now: Instant, evidence: &Evidence) -> Vec<WatchAction> {
         let mut actions = Vec::new();
         self.note_probes(evidence, &mut actions);
+        self.unanswered = self.probes;
         self.note_activity(now, evidence);
         let verdict = self.classify(now, evidence);
         self.evidence = Some(evidence.clone());
@@ -230,7 +234,8 @@ impl Watchdog {
         let Some(processes) = evidence.processes else {
             return self.classify_unobserved(now, evidence);
         };
-        if processes.is_suspended {
+        // A stopped child says nothing about a server that reads.
+        if processes.is_suspended && evidence.input != Input::Read {
             return Verdict::Suspended { since: waiting_since };
         }
         let unread_since = match evidence.input {
@@ -249,7 +254,8 @@ impl Watchdog {
             return Verdict::Busy { since: unread_since };
         }
         if let Some(inside) = &evidence.being_handled {
-            return Verdict::Blocked { inside: inside.clone() };
+            let since = unread_since.max(inside.sent);
+            return Verdict::Blocked { inside: inside.clone(), since };
         }
         match self.limits.hang_after {
             Some(limit)
@@ -282,7 +288,8 @@ impl Watchdog {
 
     /// Probes an overdue run once by `ping` and once by a list, and an idle one by what it answers.
     fn probe(&mut self, now: Instant, evidence: &Evidence, actions: &mut Vec<WatchAction>) {
-        let is_suspended = evidence.processes.is_some_and(|processes| processes.is_suspended);
+        let is_suspended = evidence.processes.is_some_and(|processes| processes.is_suspended)
+            && evidence.input != Input::Read;
         let is_idle = evidence.oldest.is_none() && self.probes.last().is_none();
         let idle_since = evidence.last_message.unwrap_or(self.began);
         let is_due = if is_idle {
@@ -324,8 +331,8 @@ impl Watchdog {
             Verdict::Busy { since } => exceeds(*since, self.limits.busy_limit).map(|limit| {
                 format!("it worked without reading anything for more than {limit} (--busy-limit)")
             }),
-            Verdict::Blocked { inside: OpenRequest { what, sent } } => {
-                exceeds(*sent, self.limits.block_limit)
+            Verdict::Blocked { inside: OpenRequest { what, .. }, since } => {
+                exceeds(*since, self.limits.block_limit)
                     .map(|limit| format!("blocked in {what} for more than {limit} (--block-limit)"))
             }
             Verdict::Responsive

@@ -317,10 +317,11 @@ fn a_blocked_run_is_killed_by_its_limit() {
     world.behaviour = Behaviour::Deadlocked;
     world.call_that_is_read();
     world.observe();
-    world.pass(seconds(120));
-    assert_eq!(world.killed_after(), Some(seconds(100)));
+    world.pass(seconds(150));
+    // The time counts from the first request that it has not read: the ping after 30 s.
+    assert_eq!(world.killed_after(), Some(seconds(130)));
     let why = "blocked in t for more than 1 min 40 s (--block-limit)".to_owned();
-    assert_eq!(world.actions.last(), Some(&(seconds(100), WatchAction::Kill(why))));
+    assert_eq!(world.actions.last(), Some(&(seconds(130), WatchAction::Kill(why))));
 }
 
 #[test]

@@ -15,12 +15,28 @@ impl Fingerprints {
     pub(crate) fn of(&self, request: &Parsed) -> Option<u128> {
         let mut params: Value = serde_json::from_slice(request.params()?).ok()?;
         params.as_object_mut()?.remove("_meta");
+        if !is_exact(&params) {
+            return None;
+        }
         let [high, low] = [&self.0[0], &self.0[1]].map(|state| {
             let mut hasher = state.build_hasher();
             hash(&params, &mut hasher);
             hasher.finish()
         });
         Some((u128::from(high) << 64) | u128::from(low))
+    }
+}
+
+/// Whether different numbers are different here: large ones are rounded when they are read.
+fn is_exact(value: &Value) -> bool {
+    const LARGE: f64 = 9_007_199_254_740_992.0;
+    match value {
+        Value::Number(number) => {
+            number.is_u64() || number.is_i64() || number.as_f64().is_some_and(|it| it.abs() < LARGE)
+        }
+        Value::Array(items) => items.iter().all(is_exact),
+        Value::Object(members) => members.values().all(is_exact),
+        Value::Null | Value::Bool(_) | Value::String(_) => true,
     }
 }
 
@@ -91,5 +107,7 @@ mod tests {
         check(r#"{"name":"a","arguments":{"_meta":1}}"#, r#"{"name":"a","arguments":{}}"#, false);
         check(r#"{"name":"a"}"#, r#"{"name":"a","arguments":{}}"#, false);
         assert_eq!(all.of(&call("[1]")), None);
+        let large = r#"{"name":"a","arguments":{"x":[18446744073709551617]}}"#;
+        assert_eq!(all.of(&call(large)), None, "it cannot be told from others");
     }
 }

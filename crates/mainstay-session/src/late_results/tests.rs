@@ -311,9 +311,14 @@ fn an_abandoned_call_does_not_count_as_a_client_that_waits() {
     test.passes(S(40));
     let observed = crate::silence::Observed { input: Some((1, 0)), ..Default::default() };
     let evidence = test.server.evidence(test.now, link, &observed, S(30)).unwrap();
-    assert_eq!((evidence.oldest, evidence.overdue, evidence.being_handled), (None, 0, None));
+    assert_eq!((evidence.oldest, evidence.overdue), (None, 0));
+    assert_eq!(evidence.being_handled.unwrap().what, "write", "it is left to finish the call");
     let facts = |test: &TestServer| test.server.facts(test.server.sessions.get(session).unwrap());
     assert!(!facts(&test).is_present());
+    let other = test.calls(session, 3, 8);
+    let evidence = test.server.evidence(test.now, link, &observed, S(30)).unwrap();
+    assert_eq!(evidence.being_handled, None, "another call waits for it");
+    test.returns(&other, "done");
     test.calls(session, 2, 7);
     let evidence = test.server.evidence(test.now, link, &observed, S(30)).unwrap();
     assert!(evidence.being_handled.is_some() && facts(&test).is_present());

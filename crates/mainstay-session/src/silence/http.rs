@@ -59,6 +59,8 @@ impl UnreadRequests {
 struct AtRun {
     /// None for a request of Mainstay itself, and for one that no client waits for.
     client: Option<Client>,
+    /// What it is otherwise; none for a probe.
+    unawaited: Option<String>,
     sent: Instant,
     unread: Option<u64>,
     /// Whether it was sent after the connections were looked at.
@@ -79,12 +81,13 @@ impl Server {
         observed: &Observed,
         overdue: Duration,
     ) -> Option<Evidence> {
-        let watch = &self.links.get(key)?.as_http()?.watch;
+        let http = self.links.get(key)?.as_http()?;
+        let watch = &http.watch;
         let mut all = self.requests_at(key, observed.requests.as_ref());
         // What an earlier daemon sent may be what the run is doing.
         all.extend(self.relayed_to(key).map(|call| {
             let client = Some(Client::Call(call));
-            AtRun { client, sent: watch.attached, unread: None, is_new: false }
+            AtRun { client, unawaited: None, sent: watch.attached, unread: None, is_new: false }
         }));
         let clients = || all.iter().filter(|request| request.client.is_some());
         let oldest = |requests: &mut dyn Iterator<Item = &AtRun>| {
@@ -104,10 +107,19 @@ impl Server {
             }
         };
         let is_read = |request: &&AtRun| request.unread.is_none() && !request.is_new;
+        // While no client waits for anything, the run is left to finish what it has read.
+        let handled_for_nobody = || {
+            let is_needed = clients().next().is_some() || !http.queue.is_empty();
+            let read = all.iter().filter(is_read).filter(|_| !is_needed);
+            let named = read.filter_map(|request| {
+                Some(OpenRequest { what: request.unawaited.clone()?, sent: request.sent })
+            });
+            named.min_by_key(|request| request.sent)
+        };
         Some(Evidence {
             oldest: oldest(&mut clients()),
             overdue: clients().filter(|request| now >= request.sent + overdue).count(),
-            being_handled: oldest(&mut clients().filter(is_read)),
+            being_handled: oldest(&mut clients().filter(is_read)).or_else(handled_for_nobody),
             last_message: watch.last_message,
             answered_ping: watch.answered_ping,
             input,
@@ -127,10 +139,15 @@ impl Server {
                 Purpose::Open(None) | Purpose::Own(_) => None,
                 Purpose::Notify(_) | Purpose::Listen(_) | Purpose::Delete => return None,
             };
+            let unawaited = match &it.purpose {
+                Purpose::Call(call) => self.calls.get(*call).map(|call| name_of(call)),
+                Purpose::Own(request) if !request.is_probe() => Some(request.method.to_owned()),
+                _ => None,
+            };
             let is_new = found.is_some_and(|found| sent >= found.at);
             let unread =
                 found.filter(|_| !is_new).and_then(|it| it.unread.get(&operation).copied());
-            Some(AtRun { client, sent, unread, is_new })
+            Some(AtRun { client, unawaited, sent, unread, is_new })
         });
         requests.collect()
     }

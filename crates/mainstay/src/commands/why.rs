@@ -178,7 +178,13 @@ fn next(server: &ServerInfo, when: &When) -> String {
             "It is starting; it is ready when it has answered `initialize`.".to_owned()
         }
         (Status::Running, _) if is_overdue(server) => {
-            "It reads other requests; the call is waited for. If it reads nothing and does nothing, it is killed (`--hang-after`).".to_owned()
+            let unread = server.silence.as_ref().and_then(|silence| silence.unread_bytes);
+            match unread {
+                None => "The call is waited for. The server is not killed for this.",
+                Some(0) => "It reads other requests; the call is waited for, and the server is not killed.",
+                Some(_) => "The call is waited for. If the server reads nothing and does nothing, it is killed (`--hang-after`).",
+            }
+            .to_owned()
         }
         (Status::Running, _) if server.restart_max > 0 => {
             "It is watched, and restarted when it ends.".to_owned()

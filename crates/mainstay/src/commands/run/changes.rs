@@ -40,6 +40,8 @@ fn flag(name: &str) -> String {
         ["workload", "limits", "new_privileges"] => "--allow-new-privileges".to_owned(),
         ["workload", "limits", "init"] => "--no-init".to_owned(),
         ["restart", delay @ ("max" | "initial" | "cap")] => format!("--restart-{delay}"),
+        ["proxy", "late_results"] => "--no-late-results".to_owned(),
+        ["proxy", "tool_timeouts", ..] => format!("--call-timeout {}", path[2..].join(".")),
         ["clients", "only"] => "clients".to_owned(),
         [.., last] => format!("--{}", last.replace('_', "-")),
         [] => String::new(),
