@@ -1,4 +1,4 @@
-//! Many servers that are silent in all the ways that are no hang: none of them may be killed.
+//! Many servers that are silent but do not hang: none of them may be killed.
 //!
 //! By the definition, a server is hung that runs and reads nothing for the limit, while input waits and no client waits for
 //! a call that it has read. The clients make sure that no server ever is: where none of its threads runs during a

@@ -83,7 +83,7 @@ impl Progress {
         Ok(Some(progress))
     }
 
-    /// What the client is sent when the server reports this; none if there is no higher number.
+    /// What the client is sent when the server reports this; none if the last value cannot be exceeded.
     pub(crate) fn report(
         &mut self,
         now: Instant,

@@ -1,7 +1,7 @@
 //! The observation of a run that may not answer.
 //!
 //! The [`Watchdog`] decides. One is there while the session with a run is open. One observation is in progress at a time, and
-//! none while the run is paused or its engine away: what it does then is no fault of its own.
+//! none while the run is paused or its engine away: its silence then has another cause.
 
 use std::time::{Duration, Instant};
 
