@@ -17,6 +17,9 @@ use super::tls::Trust;
 
 /// How long one address may take to accept.
 const CONNECT: Duration = Duration::from_secs(2);
+/// How often a server on this machine is tried that does not accept: its queue of connections is full. Its silence is then
+/// observed, so it is not given up as unreachable.
+const LOCAL_TRIES: u32 = 60;
 /// How long the server may take to prove who it is.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 
@@ -36,8 +39,16 @@ impl Dialer {
 
     /// Connects to the address that accepted last time, or else to the first one that does.
     pub(super) async fn dial(&self) -> Result<Conn, SendError> {
-        let known = self.candidates().await?;
-        let stream = self.reach(preferring(self.last(), known)).await?;
+        let known = preferring(self.last(), self.candidates().await?);
+        let tries = if known.iter().all(|addr| addr.ip().is_loopback()) { LOCAL_TRIES } else { 1 };
+        let mut reached = self.reach(&known).await;
+        for _ in 1..tries {
+            match reached {
+                Err(ref error) if is_late(error) => reached = self.reach(&known).await,
+                Ok(_) | Err(_) => break,
+            }
+        }
+        let stream = reached?;
         // It fails only on a connection that is gone already, which the first write finds out.
         stream.set_nodelay(true).ok();
         let Some((name, trust)) = &self.tls else { return Ok(Conn::plain(stream)) };
@@ -55,9 +66,9 @@ impl Dialer {
         found.map_err(|source| SendError::Resolve { host: host.clone(), source })
     }
 
-    async fn reach(&self, addrs: Vec<SocketAddr>) -> Result<TcpStream, SendError> {
+    async fn reach(&self, addrs: &[SocketAddr]) -> Result<TcpStream, SendError> {
         let mut first_error = None;
-        for &addr in &addrs {
+        for &addr in addrs {
             match timeout(CONNECT, TcpStream::connect(addr)).await.unwrap_or_else(|_| late()) {
                 Ok(stream) => {
                     *mainstay_core::lock(&self.last) = Some(addr);
@@ -67,7 +78,7 @@ impl Dialer {
             }
         }
         let source = first_error.expect("there is at least one address");
-        Err(SendError::Connect { tried: addrs, source })
+        Err(SendError::Connect { tried: addrs.to_vec(), source })
     }
 
     fn last(&self) -> Option<SocketAddr> {
@@ -84,6 +95,10 @@ async fn secure(name: &ServerName<'static>, trust: &Trust, stream: TcpStream) ->
 
 fn late<T>() -> io::Result<T> {
     Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"))
+}
+
+fn is_late(error: &SendError) -> bool {
+    matches!(error, SendError::Connect { source, .. } if source.kind() == io::ErrorKind::TimedOut)
 }
 
 /// Moves one address to the front, if it is among them.
