@@ -10,6 +10,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::Path;
 
+pub(crate) use processes::each_of;
 pub use processes::{ProcessActivity, each_descendant};
 
 use crate::tree::Process;

@@ -11,7 +11,7 @@ use std::os::unix::fs::FileTypeExt;
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::activity::{self, Activity};
+use crate::activity::{self, Activity, ProcessActivity};
 use crate::procfs;
 use crate::tree::{self, Process};
 use crate::unread::{self, UnreadConnection};
@@ -39,6 +39,11 @@ impl Container {
     /// What its processes do.
     pub fn activity(&self) -> io::Result<Activity> {
         Ok(activity::of_processes(&self.processes()?))
+    }
+
+    /// What each of its processes does, oldest first, at most `limit` of them.
+    pub fn each_process(&self, limit: usize) -> io::Result<Vec<ProcessActivity>> {
+        Ok(activity::each_of(self.processes()?, limit))
     }
 
     /// What each of its threads waits for, for people.

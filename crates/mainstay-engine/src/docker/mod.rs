@@ -42,6 +42,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use mainstay_core::start_activity::StartEvidence;
 use mainstay_core::{Cause, ContainerSpec, ServerName, ServerSpec, Transport, Workload};
 use tokio::sync::{broadcast, mpsc};
 
@@ -261,6 +262,10 @@ impl Engine for DockerEngine {
 
     async fn observe(&self, key: &RunKey) -> Result<Observation, EngineError> {
         self.observe_container(key).await
+    }
+
+    async fn observe_start(&self, key: &RunKey) -> Result<StartEvidence, EngineError> {
+        self.observe_container_start(key).await
     }
 
     async fn log_stacks(&self, key: &RunKey) -> Result<(), EngineError> {

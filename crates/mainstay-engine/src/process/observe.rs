@@ -51,16 +51,10 @@ impl Shared {
     pub(super) async fn observe_start(&self, key: &RunKey) -> Result<StartEvidence, EngineError> {
         let (mut link, _) = self.connect(key).await?;
         let input = link.count_unread().await.map_err(|error| gone_or(error, key))?;
-        let input = match input {
-            // Nothing was written yet, or nothing can be counted.
-            None | Some((0, 0)) => StartInput::Unknown,
-            Some((_, 0)) => StartInput::Read,
-            Some((_, bytes)) => StartInput::Unread(bytes),
-        };
+        let input = start_input(input);
         let shim = self.shim_pid(key)?;
         let processes = blocking(move || activity::each_descendant(shim, MAX_PROCESSES)).await;
-        let processes = processes.unwrap_or_default().into_iter().map(start_process).collect();
-        Ok(StartEvidence { input, processes })
+        Ok(StartEvidence { input, processes: start_processes(processes.unwrap_or_default()) })
     }
 
     pub(super) async fn log_stacks(&self, key: &RunKey) -> Result<(), EngineError> {
@@ -86,8 +80,19 @@ pub(crate) fn processes(activity: Activity) -> Processes {
     Processes { switches, is_active, is_suspended, waits_for }
 }
 
-fn start_process(process: ProcessActivity) -> StartProcess {
-    StartProcess {
+/// Whether a run has read `initialize`, given through which line it has read and how many bytes it has not.
+pub(crate) fn start_input(input: Option<(u64, u64)>) -> StartInput {
+    match input {
+        // Nothing was written yet, or nothing can be counted.
+        None | Some((0, 0)) => StartInput::Unknown,
+        Some((_, 0)) => StartInput::Read,
+        Some((_, bytes)) => StartInput::Unread(bytes),
+    }
+}
+
+/// The processes of a run that is starting.
+pub(crate) fn start_processes(processes: Vec<ProcessActivity>) -> Vec<StartProcess> {
+    let convert = |process: ProcessActivity| StartProcess {
         pid: process.pid,
         parent: process.parent,
         command: process.command,
@@ -97,5 +102,6 @@ fn start_process(process: ProcessActivity) -> StartProcess {
         waits_for_disk: process.waits_for_disk,
         waits_for: process.waits_in.as_deref().and_then(WaitsFor::from_channel),
         connections: process.connections,
-    }
+    };
+    processes.into_iter().map(convert).collect()
 }

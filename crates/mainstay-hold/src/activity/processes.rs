@@ -40,14 +40,13 @@ pub struct ProcessActivity {
 /// What each living descendant of a process does, oldest first, at most `limit` of them. Reads many files, so async code
 /// should call it on a thread for blocking work.
 pub fn each_descendant(of: u32, limit: usize) -> io::Result<Vec<ProcessActivity>> {
-    let mut processes = tree::living_descendants(of)?;
-    processes.sort_unstable_by_key(|process| (process.started(), process.pid));
-    processes.truncate(limit);
-    Ok(all(&processes))
+    Ok(each_of(tree::living_descendants(of)?, limit))
 }
 
 /// A process that ends meanwhile is left out.
-fn all(processes: &[Process]) -> Vec<ProcessActivity> {
+pub(crate) fn each_of(mut processes: Vec<Process>, limit: usize) -> Vec<ProcessActivity> {
+    processes.sort_unstable_by_key(|process| (process.started(), process.pid));
+    processes.truncate(limit);
     let mut connected = None;
     processes.iter().filter_map(|process| one(process.pid, &mut connected)).collect()
 }
