@@ -8,21 +8,18 @@ pub(super) enum Tool {
     Compiles,
 }
 
-const DOWNLOADERS: [&str; 22] = [
+const DOWNLOADERS: [&str; 19] = [
     "npm",
     "npx",
     "pnpm",
     "pnpx",
     "yarn",
-    "bun",
     "bunx",
     "uv",
     "uvx",
     "pip",
     "pip3",
     "pipx",
-    "poetry",
-    "deno",
     "curl",
     "wget",
     "git",
@@ -32,6 +29,10 @@ const DOWNLOADERS: [&str; 22] = [
     "conda",
     "gem",
 ];
+
+/// Programs that run servers, and download with one of these subcommands.
+const RUNTIMES: [&str; 3] = ["bun", "deno", "poetry"];
+const INSTALL: [&str; 7] = ["install", "i", "add", "x", "cache", "update", "lock"];
 
 const COMPILERS: [&str; 24] = [
     "rustc", "cargo", "cc", "c++", "gcc", "g++", "clang", "clang++", "cc1", "cc1plus", "as", "ld",
@@ -47,7 +48,11 @@ const INTERPRETERS: [&str; 11] =
 pub(super) fn tool(command: &[String]) -> Option<Tool> {
     let name = program(command);
     let is = |names: &[&str]| names.contains(&name.as_str());
-    if is(&DOWNLOADERS) {
+    let installs = || {
+        let mut words = words(command).skip_while(|word| base(word) != name).skip(1);
+        words.find(|word| !word.starts_with('-')).is_some_and(|word| INSTALL.contains(&word))
+    };
+    if is(&DOWNLOADERS) || (is(&RUNTIMES) && installs()) {
         Some(Tool::Downloads)
     } else if is(&COMPILERS) {
         Some(Tool::Compiles)

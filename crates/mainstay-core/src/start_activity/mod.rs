@@ -145,7 +145,7 @@ impl StartWatch {
         let is_first = self.last.is_empty();
         let elapsed = now.saturating_duration_since(self.observed);
         let mut seen = HashMap::with_capacity(processes.len());
-        let observed: Vec<Observed<'_>> = processes
+        let observed: Vec<ObservedProcess<'_>> = processes
             .iter()
             .map(|process| {
                 let last = self.last.get(&process.pid);
@@ -160,7 +160,7 @@ impl StartWatch {
                 let (switches, used) = (process.switches, process.cpu);
                 seen.insert(process.pid, Seen { switches, cpu: used, quiet_since });
                 let has_run = quiet_since == now && !is_first;
-                Observed { process, quiet_since, has_run, cpu }
+                ObservedProcess { process, quiet_since, has_run, cpu }
             })
             .collect();
         self.last = seen;
@@ -171,14 +171,14 @@ impl StartWatch {
 
 /// A process, and what has changed since the last observation.
 #[derive(Debug, Clone, Copy)]
-struct Observed<'a> {
+struct ObservedProcess<'a> {
     process: &'a StartProcess,
     quiet_since: Instant,
     has_run: bool,
     cpu: Duration,
 }
 
-impl Observed<'_> {
+impl ObservedProcess<'_> {
     fn tool(&self) -> Option<Tool> {
         tool(&self.process.command)
     }
@@ -193,7 +193,7 @@ impl Observed<'_> {
 }
 
 fn classify(
-    all: &[Observed<'_>],
+    all: &[ObservedProcess<'_>],
     elapsed: Duration,
     now: Instant,
     input: StartInput,
@@ -201,11 +201,11 @@ fn classify(
     use StartKind as K;
     let own = *all.first()?;
     let has_child =
-        |it: &Observed<'_>| all.iter().any(|child| child.process.parent == it.process.pid);
+        |it: &ObservedProcess<'_>| all.iter().any(|child| child.process.parent == it.process.pid);
     // The youngest process that has no child does what the others wait for.
     let leaves = || all.iter().rev().filter(|it| !has_child(it));
     let quiet_since = all.iter().map(|it| it.quiet_since).max().filter(|at| *at < now);
-    let describe = |kind, about: &Observed<'_>| {
+    let describe = |kind, about: &ObservedProcess<'_>| {
         let is_own = about.process.pid == own.process.pid;
         Some(StartActivity {
             kind,
@@ -232,7 +232,7 @@ fn classify(
     if let Some(worker) = worker {
         return describe(K::Working, worker);
     }
-    let is_locked = |it: &&Observed<'_>| it.process.waits_for == Some(WaitsFor::Lock);
+    let is_locked = |it: &&ObservedProcess<'_>| it.process.waits_for == Some(WaitsFor::Lock);
     if let Some(locked) = leaves().find(is_locked) {
         return describe(K::WaitingForLock, locked);
     }
@@ -287,7 +287,7 @@ impl fmt::Display for DescribedStart<'_> {
             K::WaitingForChild => {
                 write!(f, "{subject} is running")?;
                 if let Some(quiet) = &quiet {
-                    write!(f, ", but nothing has run for {quiet}")?;
+                    write!(f, ", and no thread has run for {quiet}")?;
                 }
             }
             K::Running => match &quiet {

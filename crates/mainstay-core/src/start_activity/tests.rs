@@ -47,7 +47,7 @@ fn a_child_that_does_nothing_is_named() {
         UNREAD,
         tree.clone(),
         StartKind::WaitingForChild,
-        "its child `sleep` is running, but nothing has run for 5 s; it has not read `initialize` (154 bytes unread)",
+        "its child `sleep` is running, and no thread has run for 5 s; it has not read `initialize` (154 bytes unread)",
     );
     // A launcher, such as `npx`, has the server as its child.
     check(
