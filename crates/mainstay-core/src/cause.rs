@@ -127,7 +127,7 @@ impl Cause {
     pub fn after(&self, ran_for: Duration) -> String {
         let ran_for = human_duration(ran_for);
         match self {
-            Self::Hung(what) => format!("unusable after {ran_for}: {what}"),
+            Self::Hung(what) => format!("failed after {ran_for}: {what}"),
             Self::Exited(_)
             | Self::StoppedBySomeone
             | Self::RestartedBySomeone
@@ -150,7 +150,7 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exited(exit) => exit.fmt(f),
-            Self::Hung(what) => write!(f, "unusable: {what}"),
+            Self::Hung(what) => write!(f, "failed: {what}"),
             Self::NotReady(what) => write!(f, "not ready: {what}"),
             Self::StoppedBySomeone => f.write_str("stopped by someone else"),
             Self::RestartedBySomeone => f.write_str("restarted by someone else"),

@@ -253,7 +253,7 @@ impl fmt::Display for LoggedEvent {
                 f.write_str(&late(*after, doing.as_deref()))
             }
             Self::SlowStart { what, .. } => write!(f, "not ready yet: {what}"),
-            Self::Hung { what, .. } => write!(f, "unusable: {what}"),
+            Self::Hung { what, .. } => write!(f, "failed: {what}"),
             Self::Verdict { what, .. } => f.write_str(what),
             Self::Paused { .. } => f.write_str("paused by someone else"),
             Self::Unpaused { .. } => f.write_str("no longer paused"),

@@ -148,10 +148,10 @@ fn an_exit_of_what_hung_is_still_a_hang() {
     w.comes_up();
     assert_eq!(w.news(|run| Event::Hung { run, what: "ping".to_owned() }), kill(1));
     assert_eq!(w.exits(), None);
-    w.shows(Status::Stopping, "unusable: ping, ending it");
+    w.shows(Status::Stopping, "failed: ping, ending it");
     assert_eq!(w.waits(), (secs(5), kill(1)));
     assert_eq!(w.crashes(), start(2));
-    w.shows(Status::Restarting, "unusable after 0 ms: ping, restarting");
+    w.shows(Status::Restarting, "failed after 0 ms: ping, restarting");
 }
 
 #[test]

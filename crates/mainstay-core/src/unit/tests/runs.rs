@@ -60,12 +60,12 @@ fn what_hangs_is_killed_and_keeps_that_cause() {
     w.logged();
     let what = "3 pings unanswered".to_owned();
     assert_eq!(w.news(|run| Event::Hung { run, what: what.clone() }), kill(1));
-    w.shows(Status::Stopping, "unusable: 3 pings unanswered, ending it");
+    w.shows(Status::Stopping, "failed: 3 pings unanswered, ending it");
     assert_eq!(w.waits(), (secs(5), kill(1)));
     // The time it takes to die does not make the run a stable one.
     w.now += secs(4);
     assert_eq!(w.ends(sigkill()), start(2));
-    w.shows(Status::Restarting, "unusable after 19 s: 3 pings unanswered, restarting");
+    w.shows(Status::Restarting, "failed after 19 s: 3 pings unanswered, restarting");
     assert!(w.logged().contains(&LoggedEvent::Ended {
         run: RunId::new(1),
         cause: Cause::Hung(what),
