@@ -43,6 +43,7 @@ mod run_retention;
 mod server;
 mod server_requests;
 mod session;
+mod session_clock;
 mod session_id;
 mod session_runs;
 mod silence;
@@ -70,8 +71,9 @@ pub use record::{
 };
 pub use recover::RelayNews;
 pub use request_place::RequestPlace;
-pub use server::{Config, Server, SessionClock, Settings};
+pub use server::{Config, Server, Settings};
 pub use session::SessionKey;
+pub use session_clock::SessionClock;
 pub use session_id::{SessionIds, is_id};
 pub use silence::{Observed, SentRequest, UnreadRequests};
 pub use stream::{EventId, Found, Item, NotOurs, Peek, Read, Start, StreamState};

@@ -21,6 +21,7 @@ use crate::record::StateStore;
 use crate::recover::RecoveredRequest;
 use crate::residency;
 use crate::session::{Life, Session, SessionKey};
+use crate::session_clock::SessionClock;
 use crate::session_id::SessionIds;
 use crate::stdio::Stdio;
 use crate::stream::Stream;
@@ -55,28 +56,6 @@ pub struct Config {
     pub identity: Identity,
     pub clock: SessionClock,
     pub ids: SessionIds,
-}
-
-/// Counts the time during which a daemon ran and the machine was awake, summed over all daemons. Sessions do not age
-/// while the machine sleeps or is switched off.
-///
-/// Times are durations since the first daemon started counting.
-#[derive(Debug, Clone, Copy)]
-pub struct SessionClock {
-    before: Duration,
-    started: Instant,
-}
-
-impl SessionClock {
-    /// Continues from the value that the previous daemon saved. `now` is of the monotonic clock, which does not count
-    /// the time that the machine sleeps.
-    pub fn resumed(before: Duration, now: Instant) -> Self {
-        Self { before, started: now }
-    }
-
-    pub fn at(&self, moment: Instant) -> Duration {
-        self.before + moment.saturating_duration_since(self.started)
-    }
 }
 
 /// The state machine of one server, which the documentation of the crate describes.

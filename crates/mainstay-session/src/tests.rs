@@ -19,8 +19,9 @@ use crate::links::{LinkKey, LinkTarget, RunInfo};
 use crate::record::{
     Sent, SessionRecord, StateStore, StreamChange, StreamKey, StreamRecord, UpstreamRecord,
 };
-use crate::server::{Config, Server, SessionClock, Settings};
+use crate::server::{Config, Server, Settings};
 use crate::session::SessionKey;
+use crate::session_clock::SessionClock;
 use crate::session_id::SessionIds;
 use crate::stream::{EventId, Read, Start};
 use crate::streams::{Commit, StreamRef};
