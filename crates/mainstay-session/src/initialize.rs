@@ -67,8 +67,8 @@ impl Server {
             return self.answer_taken(now, key, call, text);
         };
         let session_key = call.session;
-        if let Some(session) = self.sessions.get_mut(session_key).filter(|it| !it.is_local) {
-            // A run of its own is opened with them.
+        if let Some(session) = self.sessions.get_mut(session_key) {
+            // Its own run, or its session with a server that speaks HTTP, is opened with them.
             session.client.params = Some(Arc::clone(&params));
         }
         self.isolate(now, session_key);
@@ -111,7 +111,11 @@ impl Server {
             if let Some(call) = self.calls.get_mut(key) {
                 call.stage = Stage::OpeningUpstream;
             }
-            return self.open_upstream(now, session_key, run.link, Some(key));
+            self.open_upstream(now, session_key, run.link, Some(key));
+            if self.calls.get(key).is_some_and(|call| self.is_slow(call)) {
+                self.watch(run.link);
+            }
+            return;
         }
         if let Some(result) = self.copies.hello.clone()
             && !matches!(present, Availability::Removed)
@@ -293,20 +297,49 @@ fn agreed_version(wanted: &str, result: &RawValue) -> ProtocolVersion {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::action::{HttpOperation, HttpOutcome};
+    use crate::action::{self, HttpOperation, HttpOutcome};
     use crate::calls::Arrival;
     use crate::http::UpstreamSession;
     use crate::record::UpstreamRecord;
+    use crate::session::SessionKey;
     use crate::tests::{TestCall, TestServer};
+
+    fn initialize(test: &mut TestServer, session: SessionKey) -> TestCall {
+        let initialize = r#"{"jsonrpc":"2.0","id":7,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}"#;
+        let message = Parsed::read(initialize.into()).unwrap();
+        let (stream, turn) = test.server.request(test.now, session, message, Arrival::New);
+        test.take_actions();
+        TestCall { stream, turn, run_id: serde_json::Value::Null }
+    }
+
+    #[test]
+    fn http_servers_get_the_parameters_of_clients_and_of_commands() {
+        let mut test = TestServer::http();
+        for session in [test.server.open(test.now).unwrap(), test.server.open_local(test.now)] {
+            initialize(&mut test, session);
+            let params = test.actions.drain(..).find_map(|action| match action {
+                Action::Http(_, _, HttpOperation::Open { params, .. }) => params,
+                _ => None,
+            });
+            assert_eq!(params.unwrap().get(), r#"{"protocolVersion":"2025-11-25"}"#);
+        }
+    }
+
+    #[test]
+    fn a_command_whose_session_is_being_opened_has_its_server_observed() {
+        let mut test = TestServer::http();
+        let session = test.server.open_local(test.now);
+        initialize(&mut test, session);
+        let is_observe =
+            |action: &Action| matches!(action, Action::Report(action::Report::Observe(..)));
+        assert_eq!(test.actions.iter().filter(|action| is_observe(action)).count(), 1);
+    }
 
     #[test]
     fn a_silent_http_server_does_not_delay_initialize_for_long() {
         let mut test = TestServer::http();
         let session = test.server.open(test.now).unwrap();
-        let initialize = r#"{"jsonrpc":"2.0","id":7,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}"#;
-        let message = Parsed::read(initialize.into()).unwrap();
-        let (stream, turn) = test.server.request(test.now, session, message, Arrival::New);
-        let call = TestCall { stream, turn, run_id: serde_json::Value::Null };
+        let call = initialize(&mut test, session);
         test.passes(PATIENCE);
         assert_eq!(test.read_all(&call), (Vec::new(), false));
         test.passes(RECORD_WAIT);
