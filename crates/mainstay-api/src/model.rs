@@ -230,6 +230,10 @@ impl EventRecord {
     /// Events about a client's request.
     pub const REQUEST: &str = "request";
 
+    /// Events about what a server that does not answer was seen to do.
+    pub const VERDICTS: [&str; 6] =
+        ["overdue", "busy", "blocked", "suspended", "unresponsive", "responsive"];
+
     /// Events about a client's file.
     pub const CLIENT: &str = "client";
 }

@@ -30,6 +30,16 @@ pub struct SilenceInfo {
     pub waits_for: Option<String>,
     /// The probes without an answer: `ping`, `tools/list`.
     pub unanswered_probes: Vec<String>,
+    /// When it is killed if it stays as it is: by `--hang-after`, `--busy-limit` or `--block-limit`.
+    #[schemars(with = "Option<String>")]
+    pub kill_at: Option<Timestamp>,
+}
+
+impl SilenceInfo {
+    /// Whether anything is proven about the server. Otherwise a call only takes long.
+    pub fn is_proven(&self) -> bool {
+        self.verdict != "overdue"
+    }
 }
 
 /// What a request of a command waits for, as an item before its answer.
@@ -40,6 +50,13 @@ pub struct WaitReport {
     pub state: String,
     /// The same as a sentence.
     pub reason: String,
+    /// Whether the request was sent to the server.
+    #[serde(default = "yes")]
+    pub is_sent: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// What a server does that takes long to become ready.

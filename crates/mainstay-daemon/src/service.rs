@@ -40,6 +40,7 @@ use crate::state::event_log::Part;
 const WHY_READ: usize = 500;
 const WHY_EVENTS: usize = 20;
 const WHY_REQUESTS: usize = 5;
+const WHY_VERDICTS: usize = 5;
 const WHY_CLIENTS: usize = 80;
 
 /// How many lines of standard error `why` shows.
@@ -426,7 +427,7 @@ fn has_failed_since(shown: &Snapshot, since: Timestamp) -> bool {
 /// The last events about a server's runs, its requests and its entries in clients' files, in order. Each kind has its
 /// own limit, so that none crowds out the others.
 fn last_of_each_kind(mut events: Vec<EventRecord>) -> Vec<EventRecord> {
-    let (mut runs, mut requests, mut clients) = (0, 0, 0);
+    let (mut runs, mut verdicts, mut requests, mut clients) = (0, 0, 0, 0);
     let mut keep: Vec<bool> = events
         .iter()
         .rev()
@@ -434,6 +435,7 @@ fn last_of_each_kind(mut events: Vec<EventRecord>) -> Vec<EventRecord> {
             let (count, most) = match event.event.as_str() {
                 EventRecord::REQUEST => (&mut requests, WHY_REQUESTS),
                 EventRecord::CLIENT => (&mut clients, WHY_CLIENTS),
+                kind if EventRecord::VERDICTS.contains(&kind) => (&mut verdicts, WHY_VERDICTS),
                 _ => (&mut runs, WHY_EVENTS),
             };
             *count += 1;

@@ -128,6 +128,7 @@ fn silence(findings: &Findings, now: Instant) -> SilenceInfo {
         quiet_since: findings.quiet_since.map(wall),
         waits_for: findings.waits_for.map(|what| what.as_str().to_owned()),
         unanswered_probes: findings.unanswered.iter().map(|it| it.as_str().to_owned()).collect(),
+        kill_at: findings.kill_at.map(|at| clock::wall_after(at.saturating_duration_since(now))),
     }
 }
 

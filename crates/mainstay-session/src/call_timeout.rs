@@ -34,9 +34,15 @@ impl CallTimeouts {
 impl Server {
     /// A call of a tool has no answer after a moment.
     pub(crate) fn limit_call(&mut self, key: CallKey) {
+        let Some(call) = self.calls.get(key) else { return };
+        let arrived = call.arrived;
+        self.limit_call_from(arrived, key);
+    }
+
+    fn limit_call_from(&mut self, begun: Instant, key: CallKey) {
         let Some(call) = self.calls.get_mut(key) else { return };
         let Some(limit) = self.settings.call_timeouts.of(call) else { return };
-        let due = call.arrived + limit;
+        let due = begun + limit;
         call.due = Some(due);
         self.timers.set(due, Timer::CallTimeout(key));
     }
@@ -52,6 +58,14 @@ impl Server {
         if self.is_frozen {
             // Another daemon decides about it.
             return;
+        }
+        let Some(call) = self.calls.get(key) else { return };
+        if self.is_unawaited(call) {
+            return self.give_up(now, key);
+        }
+        if self.is_abandoned(call.stream) {
+            // The repeat that waits for it has a limit of its own.
+            return self.limit_call_from(now, key);
         }
         let Some(call) = self.calls.take(key) else { return };
         let limit = human_duration(call.due.unwrap_or(now).saturating_duration_since(call.arrived));
@@ -76,7 +90,7 @@ impl Server {
         if let Stage::Joined(earlier) = call.stage {
             self.cancel_joined(now, key, earlier);
         }
-        self.cancel_at_server(key, &call);
+        self.cancel_at_server(now, key, &call);
         self.record_decision(&call, "call-timeout", &text, None);
         self.refuse(now, key, call, "call-timeout", &text);
     }

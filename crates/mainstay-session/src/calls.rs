@@ -359,7 +359,7 @@ impl Server {
         if let Stage::Joined(earlier) = call.stage {
             self.cancel_joined(now, key, earlier);
         }
-        self.cancel_at_server(key, &call);
+        self.cancel_at_server(now, key, &call);
         if call.is_held && matches!(call.stage, Stage::Waiting) {
             let what = "the client gave it up while it was held";
             self.record_decision(&call, "gone", what, None);

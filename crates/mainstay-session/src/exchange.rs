@@ -363,7 +363,8 @@ impl Server {
     }
 
     /// Cancels a request at the server.
-    pub(crate) fn cancel_at_server(&mut self, key: CallKey, call: &Call) {
+    pub(crate) fn cancel_at_server(&mut self, now: Instant, key: CallKey, call: &Call) {
+        self.remember_given_up(now, call);
         match &call.stage {
             Stage::AtStdio { link, id } => self.cancel_at_stdio(*link, *id),
             Stage::AtHttp { link, operation } => {

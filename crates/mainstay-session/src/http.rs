@@ -177,6 +177,9 @@ impl Server {
         let Some(upstream) = session.upstream.with(generation).cloned() else {
             call.stage = Stage::OpeningUpstream;
             self.open_upstream(now, call.session, link, Some(key));
+            if self.is_slow(call) {
+                self.watch(link);
+            }
             return Ok(());
         };
         if !self.record_sent(call, Sent { generation, line: None })? {

@@ -95,6 +95,9 @@ impl Server {
         if let Stage::Joined(earlier) = call.stage {
             // The earlier call goes on.
             self.set_joined(earlier, None);
+            if let Some(earlier) = self.call_of(earlier) {
+                self.remember_abandoned(now, earlier);
+            }
             self.close_stream(now, key);
             return true;
         }
@@ -117,6 +120,7 @@ impl Server {
             }
         }
         let Some(call) = self.calls.take(call_key) else { return true };
+        self.remember_given_up(now, &call);
         self.withdraw_server_requests(call.session, |request| request.stream == Some(key));
         let what = format!("{why}; the server finishes the call, and its result is kept");
         self.record_decision(&call, "abandoned", &what, None);

@@ -75,7 +75,7 @@ pub use server::{Config, Server, Settings};
 pub use session::SessionKey;
 pub use session_clock::SessionClock;
 pub use session_id::{SessionIds, is_id};
-pub use silence::{Observed, SentRequest, UnreadRequests};
+pub use silence::{LinkObservation, SentRequest, UnreadRequests};
 pub use stream::{EventId, Found, Item, NotOurs, Peek, Read, Start, StreamState};
 pub use streams::{Commit, StreamRef};
 pub use table::Key;

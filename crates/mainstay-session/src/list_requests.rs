@@ -112,6 +112,7 @@ impl Server {
         let copy = call.message.id().and_then(|id| self.list_copy(kind, id, None));
         let Some(copy) = copy else { return };
         let Some(call) = self.calls.take(key) else { return };
+        self.remember_answered(now, &call);
         self.stop_waiting_for(key, &call);
         self.answer_taken(now, key, call, Some(copy));
     }

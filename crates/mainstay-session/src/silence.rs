@@ -3,6 +3,7 @@
 //! Nothing is decided here: the [`watchdog`](mainstay_core::watchdog) of the run's supervisor does that. While requests
 //! are held they are not sent to the run, so none of them is lost with it.
 
+mod given_up;
 mod http;
 
 use std::borrow::Cow;
@@ -13,15 +14,17 @@ use mainstay_mcp::frame::Method;
 
 use crate::action::Report;
 use crate::calls::{Call, CallKey, Stage};
+use crate::http::{Operation, Purpose};
 use crate::links::{Link, LinkKey, OwnPurpose, OwnRequest, RunScope};
 use crate::server::Server;
-use crate::stdio::{Stdio, Target};
+use crate::stdio::{Pending, Stdio, Target};
 
+pub(crate) use self::given_up::GivenUp;
 pub use self::http::{SentRequest, UnreadRequests};
 
 /// What can be seen of a run from outside.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Observed {
+pub struct LinkObservation {
     /// Of a stdio run: the last line of its input of which it has read anything, and the number of bytes that it has not read.
     pub input: Option<(u64, u64)>,
     /// Of a run that speaks HTTP: the requests that it has not read.
@@ -42,6 +45,10 @@ pub(crate) struct WatchState {
     last_message: Option<Instant>,
     /// Whether it has answered the last ping.
     pub(crate) answered_ping: bool,
+    /// Requests without an answer that their clients have given up, and that it has not read, as far as is known.
+    given_up: Vec<GivenUp>,
+    /// When a client has last given up a request that it had read.
+    unawaited_since: Option<Instant>,
 }
 
 impl WatchState {
@@ -52,6 +59,8 @@ impl WatchState {
             is_watched: false,
             last_message: None,
             answered_ping: false,
+            given_up: Vec::new(),
+            unawaited_since: None,
         }
     }
 
@@ -61,15 +70,31 @@ impl WatchState {
 }
 
 impl Server {
+    /// Whether an answer of a run is awaited, or it may not have read a request. Otherwise nothing about it is of interest.
+    pub fn is_waiting_for(&self, key: LinkKey) -> bool {
+        let Some(link) = self.links.get(key) else { return false };
+        let is_request = |operation: &Operation| {
+            operation.link == key && !matches!(operation.purpose, Purpose::Listen(_))
+        };
+        let has_requests = match link.as_stdio() {
+            Some(stdio) => !stdio.pending.is_empty(),
+            None => {
+                self.operations.values().any(is_request) || self.relayed_to(key).next().is_some()
+            }
+        };
+        has_requests || !link.watch().given_up.is_empty()
+    }
+
     /// What is known about a run, to which requests without an answer for `overdue` are overdue. While no request is open,
     /// the next slow one is reported by [`Report::Observe`].
-    pub fn evidence(
+    pub fn take_evidence(
         &mut self,
         now: Instant,
         key: LinkKey,
-        observed: &Observed,
+        observed: &LinkObservation,
         overdue: Duration,
     ) -> Option<Evidence> {
+        self.forget_read(key, observed);
         let evidence = match self.links.get(key)?.as_stdio() {
             Some(stdio) => self.stdio_evidence(now, stdio, observed, overdue),
             None => self.http_evidence(now, key, observed, overdue)?,
@@ -84,12 +109,13 @@ impl Server {
         &self,
         now: Instant,
         stdio: &Stdio,
-        observed: &Observed,
+        observed: &LinkObservation,
         overdue: Duration,
     ) -> Evidence {
         let read_through = observed.input.map_or(0, |(line, _)| line);
         let sent =
             || stdio.pending.values().map(|it| (it, it.sent.unwrap_or(stdio.watch.attached)));
+        let is_unread = |pending: &Pending| observed.input.is_some() && pending.line > read_through;
         let calls = || {
             sent().filter_map(|(pending, sent)| match pending.target {
                 // Of a call that its client has given up, no answer is expected.
@@ -110,22 +136,24 @@ impl Server {
             }
             Target::Own(_) | Target::Call(_) => None,
         });
-        let unread = sent().filter(|(pending, _)| pending.line > read_through);
-        let input = match (observed.input, unread.map(|(_, sent)| sent).min()) {
+        let given_up = || stdio.watch.given_up().map(|it| &it.request);
+        let unread = sent().filter(|(pending, _)| is_unread(pending)).map(|(_, sent)| sent);
+        let unread = unread.chain(given_up().map(|request| request.sent));
+        let input = match (observed.input, unread.min()) {
             (None, _) => Input::Unknown,
             (Some(_), None) => Input::Read,
             (Some((_, bytes)), Some(since)) => Input::Unread { since, bytes },
         };
         let is_read = |(_, line, _): &(CallKey, u64, Instant)| *line <= read_through;
-        let times = calls().map(|(.., sent)| sent).chain(answered_list.as_ref().map(|it| it.sent));
-        let older = |call: Option<OpenRequest>, list: Option<OpenRequest>| {
-            call.into_iter().chain(list).min_by_key(|it| it.sent)
-        };
+        let others = || answered_list.iter().chain(given_up());
+        let times = calls().map(|(.., sent)| sent).chain(others().map(|request| request.sent));
+        let all = oldest(&mut calls()).into_iter().chain(others().cloned());
         Evidence {
-            oldest: older(oldest(&mut calls()), answered_list),
+            oldest: all.min_by_key(|request| request.sent),
             overdue: times.filter(|sent| now >= *sent + overdue).count(),
             being_handled: oldest(&mut calls().filter(is_read))
                 .or_else(|| self.handled_for_nobody(stdio, read_through)),
+            unawaited_since: stdio.watch.unawaited_since,
             last_message: stdio.watch.last_message,
             answered_ping: stdio.watch.answered_ping,
             input,
@@ -133,18 +161,18 @@ impl Server {
         }
     }
 
-    /// A request that the run has read and that nobody waits for any more, while no client waits for anything else: the run is
-    /// left to finish it.
+    /// A request that the run has read and that no client waits for: a list that Mainstay has requested, which the next run would
+    /// get as well; or, while no client waits for anything else, a call that was given up. The run is left to finish it.
     fn handled_for_nobody(&self, stdio: &Stdio, read_through: u64) -> Option<OpenRequest> {
         let is_awaited = |call: &CallKey| self.awaiting_call(*call).is_some();
-        if stdio.queued_calls().chain(stdio.pending_calls()).any(|call| is_awaited(&call)) {
-            return None;
-        }
+        let is_needed =
+            stdio.queued_calls().chain(stdio.pending_calls()).any(|call| is_awaited(&call));
         let read = stdio.pending.values().filter(|pending| pending.line <= read_through);
         let named = read.filter_map(|pending| {
             let what = match &pending.target {
+                Target::Call(_) if is_needed => return None,
                 Target::Call(call) => self.calls.get(*call).map(|call| name_of(call))?,
-                Target::Own(request) if request.is_probe() => return None,
+                Target::Own(request) if request.purpose == OwnPurpose::Ping => return None,
                 Target::Own(request) => request.method.to_owned(),
             };
             Some(OpenRequest { what, sent: pending.sent.unwrap_or(stdio.watch.attached) })
@@ -261,9 +289,10 @@ mod tests {
     const OVERDUE: Duration = Duration::from_secs(30);
 
     fn evidence(test: &mut TestServer, read_through: u64) -> Evidence {
-        let observed = Observed { input: Some((read_through, 0)), ..Observed::default() };
+        let observed =
+            LinkObservation { input: Some((read_through, 0)), ..LinkObservation::default() };
         let link = test.link();
-        test.server.evidence(test.now, link, &observed, OVERDUE).unwrap()
+        test.server.take_evidence(test.now, link, &observed, OVERDUE).unwrap()
     }
 
     fn watched(test: &mut TestServer) -> usize {
@@ -322,6 +351,53 @@ mod tests {
         test.server.send_held_requests(test.now, link);
         test.lines();
         assert_eq!(watched(&mut test), 1);
+    }
+
+    #[test]
+    fn a_cancelled_request_counts_until_it_is_read() {
+        let mut test = TestServer::new();
+        let session = test.session(1);
+        let begun = test.now;
+        test.request(session);
+        test.now += Duration::from_secs(40);
+        test.cancels(session);
+        let cancelled = test.now;
+        test.now += Duration::from_secs(1);
+        let found = evidence(&mut test, 0);
+        assert_eq!((found.oldest.unwrap().sent, found.overdue), (begun, 1));
+        assert_eq!(found.input, Input::Unread { since: begun, bytes: 0 });
+        assert_eq!((found.being_handled, found.unawaited_since), (None, None));
+        let found = evidence(&mut test, 1);
+        assert_eq!((found.oldest, found.input), (None, Input::Read));
+        assert_eq!(found.unawaited_since, Some(cancelled), "it was inside that call");
+        assert_eq!(evidence(&mut test, 0).oldest, None, "it was read");
+    }
+
+    #[test]
+    fn few_cancelled_requests_are_remembered_and_the_first_and_last_ones_count() {
+        let mut test = TestServer::new();
+        let (session, begun) = (test.session(1), test.now);
+        for _ in 0..1000 {
+            test.request(session);
+            test.now += Duration::from_secs(1);
+            test.cancels(session);
+        }
+        let found = evidence(&mut test, 0);
+        assert_eq!(found.oldest.unwrap().sent, begun);
+        assert!(found.overdue <= 64, "{}", found.overdue);
+        let last = test.now;
+        assert_eq!(evidence(&mut test, 2000).unawaited_since, Some(last));
+    }
+
+    #[test]
+    fn lists_that_mainstay_has_requested_are_left_to_finish() {
+        let mut test = TestServer::new();
+        let (session, link) = (test.session(1), test.link());
+        test.server.probe(test.now, link, Probe::List);
+        test.request(session);
+        let found = evidence(&mut test, 1);
+        assert_eq!(found.being_handled.unwrap().what, "tools/list");
+        assert_eq!(evidence(&mut test, 0).being_handled, None);
     }
 
     #[test]

@@ -378,8 +378,10 @@ impl Server {
         };
         let recovered = self.take_recovered(generation, scope);
         for (id, call) in recovered {
-            // A server that was used before has had lines; where none are counted, the number is not known.
-            let is_unsent = written > 0 && (id & LINE) > written;
+            // A server that was used before has had lines; where none are counted, the number is not known, and the line
+            // counts as read.
+            let line = if written > 0 { id & LINE } else { 0 };
+            let is_unsent = line > written;
             if is_unsent {
                 // Another request gets its line.
                 self.record_unanswerable(call);
@@ -389,7 +391,7 @@ impl Server {
                 stdio.unsent.push(id);
             } else {
                 let (target, lost_at) = (Target::Call(call), None);
-                stdio.pending.insert(id, Pending { line: 0, sent: None, target, lost_at });
+                stdio.pending.insert(id, Pending { line, sent: None, target, lost_at });
             }
         }
     }

@@ -172,19 +172,25 @@ impl Context {
             }
         };
         let last = lines.last_reason().map(|reason| format!(": {reason}")).unwrap_or_default();
+        let effect = if lines.is_sent() {
+            format!("{server} may have executed it")
+        } else {
+            format!("{server} has probably not executed it, because it waited in Mainstay")
+        };
         drop(lines);
         match answered {
             Ok(answer) => answer,
             Err(Some(_)) => {
                 let limit = human_duration(limit);
-                let help = "it was cancelled; if the server hangs, `mainstay restart` restarts it";
                 Err(CliError::failed(
                     format!("{server} has not answered within {limit}{last}"),
-                    help,
+                    format!(
+                        "{what} was cancelled; {effect}; `mainstay why {server}` says what to do"
+                    ),
                 ))
             }
             Err(None) => {
-                self.ui.message(format!("cancelled {what}; {server} may have executed it"));
+                self.ui.message(format!("cancelled {what}; {effect}"));
                 Err(CliError::Answered(Exit::Interrupted))
             }
         }

@@ -40,6 +40,11 @@ impl WaitLines {
         self.last.as_ref().map(|report| plain_line(&report.reason))
     }
 
+    /// Whether the request may have been sent to the server.
+    pub(crate) fn is_sent(&self) -> bool {
+        self.last.as_ref().is_none_or(|report| report.is_sent)
+    }
+
     /// Only another state is worth another line: reasons contain times.
     fn is_new(&self, report: &WaitReport) -> bool {
         let is_other = self.last.as_ref().is_none_or(|last| last.state != report.state);
@@ -63,7 +68,7 @@ mod tests {
         let mut lines = WaitLines::new("`add`", ProgressBar::hidden());
         let mut show = |state: &str, second: usize| {
             let reason = format!("time is {state} for {second} s");
-            lines.show(WaitReport { state: state.to_owned(), reason }, &mut ui);
+            lines.show(WaitReport { state: state.to_owned(), reason, is_sent: false }, &mut ui);
             lines.printed
         };
         assert_eq!([show("busy", 1), show("busy", 2), show("blocked", 3)], [1, 1, 2]);
@@ -71,6 +76,7 @@ mod tests {
             show(if n % 2 == 0 { "busy" } else { "blocked" }, n);
         }
         assert_eq!(lines.printed, MAX_LINES);
+        assert!(!lines.is_sent());
         assert_eq!(lines.last_reason().as_deref(), Some("time is blocked for 999 s"));
     }
 }

@@ -6,8 +6,11 @@
 use std::time::{Duration, Instant};
 
 use super::{Action, Connection, Session, Supervisor};
-use crate::watchdog::{Evidence, Findings, Verdict, WatchAction, Watchdog};
+use crate::watchdog::{BASELINE, Evidence, Findings, Verdict, WatchAction, Watchdog};
 use crate::{LoggedEvent, unit};
+
+/// An observation that begins later than this shows that Mainstay was not scheduled.
+const LATE: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
 pub(super) struct Watch {
@@ -69,23 +72,26 @@ impl Supervisor {
         }
     }
 
-    /// A request is slow: the run is observed when it is overdue. A run that has sent something while requests are held is
-    /// observed at once.
+    /// A request is slow: the run is observed soon, and again when it is overdue. A run that has sent something while requests
+    /// are held is observed at once.
     pub(super) fn is_slow(&mut self, now: Instant, generation: u64) {
         let overdue = self.overdue_after();
         let Some(watch) = &mut self.watch else { return };
         if watch.connection.run.generation() == generation {
             let is_held = watch.watchdog.verdict().holds_requests();
-            let at = if is_held { now } else { now + overdue };
+            let at = if is_held { now } else { now + overdue.min(BASELINE) / 2 };
             watch.requested = Some(watch.requested.map_or(at, |requested| requested.min(at)));
             self.watch_tick(now);
         }
     }
 
     pub(super) fn watch_tick(&mut self, now: Instant) {
-        if self.watch_deadline().is_some_and(|deadline| deadline <= now)
+        if let Some(due) = self.watch_deadline().filter(|due| *due <= now)
             && let Some(watch) = &mut self.watch
         {
+            if now.saturating_duration_since(due) > LATE {
+                watch.watchdog.discard_before(now);
+            }
             watch.is_observing = true;
             watch.requested = None;
             self.actions.push(Action::Observe(watch.connection));

@@ -66,6 +66,8 @@ pub struct Evidence {
     /// The oldest request that the run has read and that a client still waits for. While no client waits for anything, one that
     /// nobody waits for any more.
     pub being_handled: Option<OpenRequest>,
+    /// When a client last stopped waiting for a request that the run had read and not answered.
+    pub unawaited_since: Option<Instant>,
     /// When the run last sent anything.
     pub last_message: Option<Instant>,
     /// Whether it has answered the last ping.
@@ -243,7 +245,7 @@ impl fmt::Display for Described<'_> {
             Verdict::Overdue { requests, oldest, unread_since } => {
                 let calls = if *requests == 1 { "call" } else { "calls" };
                 let (what, waited) = (&oldest.what, since(oldest.sent));
-                write!(f, "{requests} {calls} overdue: no answer to {what} for {waited}")?;
+                write!(f, "{requests} {calls} overdue: no answer to `{what}` for {waited}")?;
                 match unread_since {
                     Some(at) => write!(f, "; it has read nothing for {}", since(*at)),
                     None => Ok(()),
@@ -253,13 +255,11 @@ impl fmt::Display for Described<'_> {
                 write!(f, "it is working, and has read nothing for {}", since(*at))
             }
             Verdict::Blocked { inside: OpenRequest { what, sent }, .. } => {
-                write!(f, "blocked in {what} for {}; it reads nothing else", since(*sent))
+                write!(f, "blocked in `{what}` for {}; it reads nothing else", since(*sent))
             }
-            Verdict::Hung { since: at } => write!(
-                f,
-                "it has read nothing for {}, none of its threads ran, and it answers no probe",
-                since(*at)
-            ),
+            Verdict::Hung { since: at } => {
+                write!(f, "it has read nothing for {}, and none of its threads ran", since(*at))
+            }
             Verdict::Suspended { since: at } => write!(
                 f,
                 "its process is stopped (SIGSTOP or a debugger); a request waits for {}",

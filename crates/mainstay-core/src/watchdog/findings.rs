@@ -22,6 +22,8 @@ pub struct Findings {
     pub waits_for: Option<WaitsFor>,
     /// The probes that wait for an answer.
     pub unanswered: Vec<Probe>,
+    /// When it is killed if it stays as it is.
+    pub kill_at: Option<Instant>,
 }
 
 impl Watchdog {
@@ -49,6 +51,7 @@ impl Watchdog {
             quiet_since: observed.map(|observed| observed.quiet_since),
             waits_for: processes.filter(|_| is_quiet).and_then(|processes| processes.waits_for),
             unanswered: unanswered.collect(),
+            kill_at: self.kill_at(),
         }
     }
 }
@@ -86,8 +89,9 @@ impl Findings {
         details.extend(self.waits_for.map(|what| format!("it waits for {what}")));
         let names_request = self.verdict.request().is_some();
         let oldest = self.oldest.as_ref().filter(|_| !names_request);
-        details.extend(oldest.map(|request| format!("oldest call: {}", request.what)));
-        let unanswered: Vec<_> = self.unanswered.iter().map(|probe| probe.as_str()).collect();
+        details.extend(oldest.map(|request| format!("oldest call: `{}`", request.what)));
+        let unanswered: Vec<_> =
+            self.unanswered.iter().map(|probe| format!("`{}`", probe.as_str())).collect();
         if !unanswered.is_empty() {
             details.push(format!("no answer to {}", unanswered.join(" and ")));
         }
@@ -134,6 +138,7 @@ mod tests {
             quiet_since: Some(start + Duration::from_secs(10)),
             waits_for: Some(WaitsFor::Lock),
             unanswered: vec![Probe::Ping, Probe::List],
+            kill_at: None,
         };
         change(&mut findings, start);
         assert_eq!(findings.describe(now).to_string(), expected);
@@ -143,7 +148,7 @@ mod tests {
     fn every_verdict_names_its_evidence() {
         check(
             |_, _| {},
-            "it has read nothing for 40 s, none of its threads ran, and it answers no probe (90 bytes unread; it waits for a file lock; oldest call: append; no answer to ping and tools/list)",
+            "it has read nothing for 40 s, and none of its threads ran (90 bytes unread; it waits for a file lock; oldest call: `append`; no answer to `ping` and `tools/list`)",
         );
         check(
             |findings, since| {
@@ -151,7 +156,7 @@ mod tests {
                 (findings.quiet_since, findings.waits_for) = (None, None);
                 findings.unanswered = vec![Probe::Ping];
             },
-            "it is working, and has read nothing for 40 s (90 bytes unread; oldest call: append; no answer to ping)",
+            "it is working, and has read nothing for 40 s (90 bytes unread; oldest call: `append`; no answer to `ping`)",
         );
         check(
             |findings, sent| {
@@ -160,7 +165,7 @@ mod tests {
                 findings.waits_for = Some(WaitsFor::Child);
                 findings.unanswered.clear();
             },
-            "blocked in wait for 40 s; it reads nothing else (90 bytes unread; none of its threads ran for 30 s; it waits for a child process)",
+            "blocked in `wait` for 40 s; it reads nothing else (90 bytes unread; none of its threads ran for 30 s; it waits for a child process)",
         );
         check(
             |findings, sent| {
@@ -170,7 +175,7 @@ mod tests {
                 (findings.quiet_since, findings.waits_for) = (None, None);
                 findings.unanswered.clear();
             },
-            "1 call overdue: no answer to slow for 40 s (it has read everything)",
+            "1 call overdue: no answer to `slow` for 40 s (it has read everything)",
         );
         check(
             |findings, since| {
@@ -178,7 +183,7 @@ mod tests {
                 (findings.quiet_since, findings.waits_for) = (None, None);
                 findings.unanswered.clear();
             },
-            "its process is stopped (SIGSTOP or a debugger); a request waits for 40 s (90 bytes unread; oldest call: append)",
+            "its process is stopped (SIGSTOP or a debugger); a request waits for 40 s (90 bytes unread; oldest call: `append`)",
         );
         check(
             |findings, since| {
@@ -186,7 +191,7 @@ mod tests {
                 findings.unread_bytes = None;
                 (findings.quiet_since, findings.waits_for) = (None, None);
             },
-            "it accepts requests and has sent nothing for 40 s (oldest call: append; no answer to ping and tools/list)",
+            "it accepts requests and has sent nothing for 40 s (oldest call: `append`; no answer to `ping` and `tools/list`)",
         );
         check(|findings, _| findings.verdict = Verdict::Responsive, "no request is overdue");
     }

@@ -5,11 +5,13 @@
 //!
 //! Guarantees:
 //! - a run is killed as hung only if, for `hang_after`, it has read nothing and sent nothing although a request
-//!   and a probe wait; if none of its threads was scheduled and no client waited for a request that it has read, as long as
-//!   that was observed, at least half of that time; and not before `hang_after` if a client was seen to wait;
+//!   and a probe wait, no client waited for a request that it has read, and none of its threads was scheduled (but for the first
+//!   [`BASELINE`], after which it is observed for the first time);
+//! - to the limits for busy and for blocked runs counts only the time in which it was that, since it last read or sent anything;
 //! - a suspended run, and one whose input or processes cannot be observed, is never killed; the connections to a run that
 //!   is unresponsive are renewed instead;
-//! - time in which Mainstay itself was not scheduled, such as a suspended host, does not count.
+//! - time in which it was suspended does not count, nor does time in which Mainstay itself was not scheduled
+//!   ([`Watchdog::discard_before`]), such as a suspended host.
 
 mod evidence;
 mod findings;
@@ -28,12 +30,12 @@ pub use waits_for::WaitsFor;
 
 use crate::human_duration;
 
+/// A run that has a slow request is observed within this time, so that it is known later whether anything has run since.
+pub(crate) const BASELINE: Duration = Duration::from_secs(2);
+
 /// The time between two observations, and while requests are held or unread.
 const INTERVAL: Duration = Duration::from_secs(5);
 const UNREAD_INTERVAL: Duration = Duration::from_secs(1);
-
-/// A later observation than this means that Mainstay was not scheduled either.
-const LATE: Duration = Duration::from_secs(3);
 
 /// The time without a message after which an idle run is probed.
 const IDLE_PROBE: Duration = Duration::from_secs(5 * 60);
@@ -50,13 +52,16 @@ pub struct Watchdog {
     probes: Probes,
     /// Those of them that were sent before the last observation.
     unanswered: Probes,
-    observed: Option<Observed>,
+    observed: Option<LastObservation>,
+    spent: Option<Spent>,
     verdict: Verdict,
     /// What the verdict is based on.
     evidence: Option<Evidence>,
     /// No silence before this moment counts.
     not_before: Instant,
     next: Instant,
+    /// While a run answers probes, and no input is unread, the next probe waits until then.
+    next_probe: Instant,
     /// When the connections to a run that is unresponsive were last renewed.
     renewed: Option<Instant>,
     is_killed: bool,
@@ -77,15 +82,23 @@ impl Probes {
 
 /// The last observation of a run that does not answer.
 #[derive(Debug, Clone, Copy)]
-struct Observed {
+struct LastObservation {
+    at: Instant,
     switches: Option<u64>,
     /// Since when no thread was seen to be scheduled.
     quiet_since: Instant,
     /// When a thread was last seen to be scheduled.
     active_at: Option<Instant>,
-    /// Whether a client waited for a request that the run has read, and since when none has, if one was seen to.
-    is_awaited: bool,
-    unawaited_since: Option<Instant>,
+}
+
+/// For how long a run was busy, and blocked, while it read nothing.
+#[derive(Debug, Clone, Copy)]
+struct Spent {
+    /// Since when it reads nothing, or is inside the same call.
+    since: Instant,
+    busy: Duration,
+    blocked: Duration,
+    counted_until: Instant,
 }
 
 /// A request that shows whether a run answers.
@@ -132,10 +145,12 @@ impl Watchdog {
             probes: Probes::default(),
             unanswered: Probes::default(),
             observed: None,
+            spent: None,
             verdict: Verdict::Responsive,
             evidence: None,
             not_before: now,
             next: now + IDLE_PROBE,
+            next_probe: now,
             renewed: None,
             is_killed: false,
         }
@@ -156,14 +171,21 @@ impl Watchdog {
         self.is_killed
     }
 
+    /// Mainstay was not scheduled before this moment, so that no silence before it counts.
+    pub fn discard_before(&mut self, now: Instant) {
+        self.not_before = now;
+        self.observed = None;
+    }
+
     /// Takes evidence, and decides.
     pub fn observe(&mut self, now: Instant, evidence: &Evidence) -> Vec<WatchAction> {
         let mut actions = Vec::new();
-        self.note_probes(evidence, &mut actions);
+        self.note_probes(now, evidence, &mut actions);
         self.unanswered = self.probes;
         self.note_activity(now, evidence);
         let verdict = self.classify(now, evidence);
         self.evidence = Some(evidence.clone());
+        self.count(now, &verdict);
         self.probe(now, evidence, &mut actions);
         if std::mem::discriminant(&verdict) != std::mem::discriminant(&self.verdict) {
             actions.push(WatchAction::Report(verdict.clone()));
@@ -179,8 +201,9 @@ impl Watchdog {
     }
 
     /// Any message proves that the run is alive, whether it answers a probe or not.
-    fn note_probes(&mut self, evidence: &Evidence, actions: &mut Vec<WatchAction>) {
+    fn note_probes(&mut self, now: Instant, evidence: &Evidence, actions: &mut Vec<WatchAction>) {
         let is_answered = |probe: &mut Instant| evidence.last_message >= Some(*probe);
+        let before = self.probes.last();
         if let Some(ping) = self.probes.ping.take_if(is_answered)
             && !evidence.answered_ping
             && ignores(ping, evidence)
@@ -190,16 +213,14 @@ impl Watchdog {
             actions.push(WatchAction::IgnoresPing);
         }
         self.probes.list.take_if(is_answered);
+        if before.is_some() && self.probes.last().is_none() {
+            self.next_probe = now + self.limits.overdue();
+        }
     }
 
     fn note_activity(&mut self, now: Instant, evidence: &Evidence) {
-        if self.observed.is_some() && now.saturating_duration_since(self.next) > LATE {
+        if is_suspended(evidence) {
             self.not_before = now;
-            self.observed = None;
-        }
-        if self.waiting_since(evidence).is_none_or(|since| now < since + self.limits.overdue()) {
-            self.observed = None;
-            return;
         }
         let switches = evidence.processes.map(|processes| processes.switches);
         let is_active = evidence.processes.is_some_and(|processes| processes.is_active);
@@ -207,17 +228,11 @@ impl Watchdog {
             Some(last) if last.switches == switches && !is_active => {
                 (last.quiet_since, last.active_at)
             }
-            Some(_) => (now, Some(now)),
-            None => (now, is_active.then_some(now)),
+            // When it has run between two observations that are far apart is not known.
+            Some(last) if is_active || now < last.at + 2 * INTERVAL => (now, Some(now)),
+            Some(_) | None => (now, is_active.then_some(now)),
         };
-        let is_awaited = evidence.being_handled.is_some();
-        let unawaited_since = match self.observed {
-            Some(last) if !is_awaited && !last.is_awaited => last.unawaited_since,
-            Some(_) => Some(now),
-            None => is_awaited.then_some(now),
-        };
-        self.observed =
-            Some(Observed { switches, quiet_since, active_at, is_awaited, unawaited_since });
+        self.observed = Some(LastObservation { at: now, switches, quiet_since, active_at });
     }
 
     /// Since when an answer has been expected, to a request or a probe.
@@ -226,17 +241,20 @@ impl Watchdog {
         [requests, self.probes.ping, self.probes.list].into_iter().flatten().min()
     }
 
+    fn is_overdue(&self, now: Instant, evidence: &Evidence) -> bool {
+        let waiting_since = self.waiting_since(evidence);
+        waiting_since.is_some_and(|since| now >= since + self.limits.overdue())
+    }
+
     fn classify(&self, now: Instant, evidence: &Evidence) -> Verdict {
-        let (Some(waiting_since), Some(observed)) = (self.waiting_since(evidence), self.observed)
-        else {
+        let Some(observed) = self.observed.filter(|_| self.is_overdue(now, evidence)) else {
             return Verdict::Responsive;
         };
-        let Some(processes) = evidence.processes else {
+        if evidence.processes.is_none() {
             return self.classify_unobserved(now, evidence);
-        };
-        // A stopped child says nothing about a server that reads.
-        if processes.is_suspended && evidence.input != Input::Read {
-            return Verdict::Suspended { since: waiting_since };
+        }
+        if is_suspended(evidence) {
+            return Verdict::Suspended { since: self.waiting_since(evidence).unwrap_or(now) };
         }
         let unread_since = match evidence.input {
             Input::Unknown => return self.classify_unobserved(now, evidence),
@@ -257,18 +275,96 @@ impl Watchdog {
             let since = unread_since.max(inside.sent);
             return Verdict::Blocked { inside: inside.clone(), since };
         }
-        match self.limits.hang_after {
-            Some(limit)
-                if now >= unread_since + limit
-                    && now
-                        >= observed.quiet_since + limit.saturating_sub(self.limits.overdue())
-                    && observed.unawaited_since.is_none_or(|since| now >= since + limit)
-                    && self.probes.last().is_some() =>
-            {
-                Verdict::Hung { since: unread_since }
-            }
-            Some(_) | None => overdue(evidence, Some(unread_since)),
+        let is_proven = self.proven_at(evidence, unread_since).is_some_and(|at| now >= at);
+        if is_proven && self.probes.last().is_some() {
+            return Verdict::Hung { since: unread_since };
         }
+        match overdue(evidence, Some(unread_since)) {
+            // No client waits, but the run does not read the probes.
+            Verdict::Responsive => self.unread_probe(unread_since),
+            verdict => verdict,
+        }
+    }
+
+    fn unread_probe(&self, unread_since: Instant) -> Verdict {
+        let probe = |probe: Probe, sent: Option<Instant>| {
+            Some(OpenRequest { what: probe.as_str().to_owned(), sent: sent? })
+        };
+        let oldest = probe(Probe::Ping, self.probes.ping).or(probe(Probe::List, self.probes.list));
+        oldest.map_or(Verdict::Responsive, |oldest| {
+            let unread_since = Some(unread_since);
+            Verdict::Overdue { requests: 1, oldest, unread_since }
+        })
+    }
+
+    /// When a hang of a run that has read nothing since then is proven, if it stays as it is.
+    fn proven_at(&self, evidence: &Evidence, unread_since: Instant) -> Option<Instant> {
+        let limit = self.limits.hang_after?;
+        let quiet_since = self.observed?.quiet_since;
+        let quiet_until = quiet_since + limit.saturating_sub(BASELINE.min(limit / 2));
+        let unawaited_since = evidence.unawaited_since.unwrap_or(unread_since);
+        Some(quiet_until.max(unread_since.max(unawaited_since) + limit))
+    }
+
+    /// Adds the time since the last observation to what the run does.
+    fn count(&mut self, now: Instant, verdict: &Verdict) {
+        let start = |since| Spent {
+            since,
+            busy: Duration::ZERO,
+            blocked: Duration::ZERO,
+            counted_until: now,
+        };
+        let since = match verdict {
+            Verdict::Busy { since }
+            | Verdict::Blocked { since, .. }
+            | Verdict::Hung { since }
+            | Verdict::Overdue { unread_since: Some(since), .. } => *since,
+            Verdict::Suspended { .. } => {
+                self.spent = Some(start(now));
+                return;
+            }
+            Verdict::Responsive
+            | Verdict::Overdue { unread_since: None, .. }
+            | Verdict::Unresponsive { .. } => {
+                self.spent = None;
+                return;
+            }
+        };
+        let mut spent = match self.spent {
+            Some(spent) if spent.since == since => spent,
+            Some(_) => start(since),
+            // What it did before the first verdict counts as that, if the verdict came when it was due.
+            None => {
+                let due = self.limits.overdue() + INTERVAL;
+                let counted_until = now.checked_sub(due).map_or(since, |first| first.max(since));
+                Spent { counted_until, ..start(since) }
+            }
+        };
+        let time = now.saturating_duration_since(spent.counted_until);
+        match verdict {
+            Verdict::Busy { .. } => spent.busy += time,
+            Verdict::Blocked { .. } => spent.blocked += time,
+            _ => {}
+        }
+        spent.counted_until = now;
+        self.spent = Some(spent);
+    }
+
+    /// When the run is killed if it stays as it is.
+    fn kill_at(&self) -> Option<Instant> {
+        let spent = self.spent?;
+        let (limit, time) = match &self.verdict {
+            Verdict::Busy { .. } => (self.limits.busy_limit?, spent.busy),
+            Verdict::Blocked { .. } => (self.limits.block_limit?, spent.blocked),
+            Verdict::Overdue { unread_since: Some(since), .. } | Verdict::Hung { since } => {
+                return self.proven_at(self.evidence.as_ref()?, *since);
+            }
+            Verdict::Responsive
+            | Verdict::Overdue { unread_since: None, .. }
+            | Verdict::Suspended { .. }
+            | Verdict::Unresponsive { .. } => return None,
+        };
+        Some(spent.counted_until + limit.saturating_sub(time))
     }
 
     /// Without a view of its input and its processes, a run that answers no probe is unresponsive.
@@ -286,16 +382,17 @@ impl Watchdog {
         }
     }
 
-    /// Probes an overdue run once by `ping` and once by a list, and an idle one by what it answers.
+    /// Probes an overdue run by `ping`, and by a list if that has no answer; and an idle one by what it answers.
     fn probe(&mut self, now: Instant, evidence: &Evidence, actions: &mut Vec<WatchAction>) {
-        let is_suspended = evidence.processes.is_some_and(|processes| processes.is_suspended)
-            && evidence.input != Input::Read;
+        let is_unread = matches!(evidence.input, Input::Unread { .. });
         let is_idle = evidence.oldest.is_none() && self.probes.last().is_none();
         let idle_since = evidence.last_message.unwrap_or(self.began);
         let is_due = if is_idle {
             now >= idle_since + IDLE_PROBE
         } else {
-            self.observed.is_some() && !is_suspended
+            self.is_overdue(now, evidence)
+                && !is_suspended(evidence)
+                && (is_unread || now >= self.next_probe)
         };
         if !is_due {
             return;
@@ -323,17 +420,17 @@ impl Watchdog {
     }
 
     fn reason_to_kill(&self, now: Instant) -> Option<String> {
-        let exceeds = |since: Instant, limit: Option<Duration>| {
-            limit.filter(|limit| now >= since + *limit).map(human_duration)
-        };
+        let is_due = self.kill_at().is_some_and(|at| now >= at);
+        let text = |limit: Option<Duration>| limit.map(human_duration).filter(|_| is_due);
         match &self.verdict {
             Verdict::Hung { .. } => Some(self.findings().describe(now).to_string()),
-            Verdict::Busy { since } => exceeds(*since, self.limits.busy_limit).map(|limit| {
+            Verdict::Busy { .. } => text(self.limits.busy_limit).map(|limit| {
                 format!("it worked without reading anything for more than {limit} (--busy-limit)")
             }),
-            Verdict::Blocked { inside: OpenRequest { what, .. }, since } => {
-                exceeds(*since, self.limits.block_limit)
-                    .map(|limit| format!("blocked in {what} for more than {limit} (--block-limit)"))
+            Verdict::Blocked { inside: OpenRequest { what, .. }, .. } => {
+                text(self.limits.block_limit).map(|limit| {
+                    format!("blocked in `{what}` for more than {limit} (--block-limit)")
+                })
             }
             Verdict::Responsive
             | Verdict::Overdue { .. }
@@ -347,21 +444,25 @@ impl Watchdog {
         let Some(waiting_since) = self.waiting_since(evidence) else {
             return (evidence.last_message.unwrap_or(self.began) + IDLE_PROBE).max(now + INTERVAL);
         };
-        let Some(observed) = self.observed else { return waiting_since + overdue };
+        if !self.is_overdue(now, evidence) {
+            return waiting_since + overdue;
+        }
         let is_unread = matches!(evidence.input, Input::Unread { .. });
         let interval =
             if is_unread || self.verdict.holds_requests() { UNREAD_INTERVAL } else { INTERVAL };
-        let proof = match (evidence.input, self.limits.hang_after) {
-            (Input::Unread { since, .. }, Some(limit)) => {
-                let quiet = observed.quiet_since + limit.saturating_sub(overdue);
-                let since = since.max(self.not_before);
-                let since = observed.unawaited_since.map_or(since, |at| at.max(since));
-                Some((since + limit).max(quiet)).filter(|at| *at > now)
+        let proof = match evidence.input {
+            Input::Unread { since, .. } => {
+                self.proven_at(evidence, since.max(self.not_before)).filter(|at| *at > now)
             }
-            _ => None,
+            Input::Unknown | Input::Read => None,
         };
         proof.map_or(now + interval, |at| at.min(now + interval))
     }
+}
+
+/// Whether the processes of a run are stopped. A stopped child says nothing about a server that reads.
+fn is_suspended(evidence: &Evidence) -> bool {
+    evidence.processes.is_some_and(|it| it.is_suspended) && evidence.input != Input::Read
 }
 
 /// Whether a run that has sent something after this ping will not answer the ping.

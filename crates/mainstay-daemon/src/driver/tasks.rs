@@ -193,7 +193,15 @@ impl Driver {
         let (key, overdue) = (self.key(connection.run), self.supervisor.overdue_after());
         self.spawn_for_session(async move {
             let since = Instant::now();
-            let seen = match timeout(OBSERVE, engine.observe(&key)).await {
+            let observe = async {
+                // Most slow requests are answered by now.
+                if run.is_waiting() {
+                    engine.observe(&key).await
+                } else {
+                    Ok(Observation::default())
+                }
+            };
+            let seen = match timeout(OBSERVE, observe).await {
                 Ok(Ok(seen)) => seen,
                 Ok(Err(error)) => {
                     tracing::debug!(server = %key.server, run = %key.run, %error, "not observed");

@@ -75,7 +75,7 @@ impl Service {
 
 /// What is proven about a server that does not answer. That another call is overdue does not explain this one.
 fn proven(info: &ServerInfo) -> Option<&SilenceInfo> {
-    info.silence.as_ref().filter(|silence| silence.verdict != "overdue")
+    info.silence.as_ref().filter(|silence| silence.is_proven())
 }
 
 /// What a request waits for, given where it is and what can be seen of the server.
@@ -84,7 +84,9 @@ fn describe(
     place: Option<RequestPlace>,
     seen: Option<Observation>,
 ) -> WaitReport {
-    let report = |state: &str, reason: String| WaitReport { state: state.to_owned(), reason };
+    let is_sent = matches!(place, Some(RequestPlace::Sent(_)));
+    let report =
+        |state: &str, reason: String| WaitReport { state: state.to_owned(), reason, is_sent };
     let ServerInfo { name, status, reason, .. } = info;
     if !status.is_up() || proven(info).is_some() {
         return report(status.as_str(), format!("{name} is {status}: {reason}"));

@@ -65,6 +65,7 @@ impl ServerHandle {
                 }
                 Action::AbortHttp(key) => {
                     if let Some(io) = state.remove_operation(key) {
+                        state.keep_closed(&io);
                         io.abort();
                     }
                 }

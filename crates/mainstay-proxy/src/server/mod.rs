@@ -29,8 +29,8 @@ use std::time::Duration;
 use mainstay_mcp::client::Client;
 use mainstay_mcp::upstream::{Identity, UpstreamError, UpstreamTransport};
 use mainstay_session::{
-    Availability, Config, LinkKey, LinkTarget, Report, Run, RunInfo, RunOwner, SessionClock,
-    SessionIds, SessionRecord, Settings, StreamRef,
+    Availability, Config, LinkKey, LinkTarget, Report, Run, RunInfo, RunOwner, SentRequest,
+    SessionClock, SessionIds, SessionRecord, Settings, StreamRef,
 };
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
@@ -87,6 +87,8 @@ struct State {
     links: BTreeMap<LinkKey, LinkIo>,
     /// By the index of their keys.
     operations: Vec<Option<OperationIo>>,
+    /// Requests that were cancelled, and that their servers may not have read.
+    closed: Vec<SentRequest>,
     /// The deadline that the timer task waits for, if there is such a task.
     timer: Option<Instant>,
 }
@@ -133,6 +135,7 @@ impl ServerHandle {
             wakers: Vec::new(),
             links: BTreeMap::new(),
             operations: Vec::new(),
+            closed: Vec::new(),
             timer: None,
         };
         let (state, deadline_changed) = (Mutex::new(state), Arc::default());

@@ -41,10 +41,10 @@ impl OperationIo {
         self.control.set(&self.control.has_room);
     }
 
-    /// The request that it has sent last.
-    pub(super) fn sent_request(&self) -> Option<SentRequest> {
-        let (port, bytes) = self.control.trace.get()?;
-        Some(SentRequest { operation: self.key, port, bytes })
+    /// The request that it has sent last, or will send when it has a connection.
+    pub(super) fn sent_request(&self) -> SentRequest {
+        let (port, bytes) = self.control.trace.get().unzip();
+        SentRequest { operation: self.key, port, bytes: bytes.unwrap_or(0), is_closed: false }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mainstay_core::watchdog::{Evidence, Observation, Probe};
-use mainstay_session::{LinkKey, Observed, SentRequest, UnreadRequests};
+use mainstay_session::{LinkKey, LinkObservation, SentRequest, UnreadRequests};
 use tokio::time::Instant;
 
 use super::operation::OperationIo;
@@ -22,10 +22,16 @@ impl AttachedRun {
         server.enter_with(|state, now| {
             let connections = seen.connections.as_ref();
             let requests = connections
-                .map(|it| UnreadRequests::find(since.into_std(), &state.sent_requests(), it));
-            let observed = Observed { input: seen.input, requests, processes: seen.processes };
-            state.machine.evidence(now, link, &observed, overdue)
+                .map(|it| UnreadRequests::find(since.into_std(), &state.sent_requests(link), it));
+            let observed =
+                LinkObservation { input: seen.input, requests, processes: seen.processes };
+            state.machine.take_evidence(now, link, &observed, overdue)
         })
+    }
+
+    /// Whether an answer of the run is awaited, or it may not have read a request.
+    pub fn is_waiting(&self) -> bool {
+        self.server().is_some_and(|(server, link)| server.lock().machine.is_waiting_for(link))
     }
 
     pub fn probe(&self, probe: Probe) {
@@ -65,8 +71,20 @@ impl AttachedRun {
 }
 
 impl State {
-    /// The requests that were sent to servers that speak HTTP.
-    fn sent_requests(&self) -> Vec<SentRequest> {
-        self.operations.iter().flatten().filter_map(OperationIo::sent_request).collect()
+    /// The requests that were sent to a run that speaks HTTP.
+    fn sent_requests(&self, link: LinkKey) -> Vec<SentRequest> {
+        let open = self.operations.iter().flatten().map(OperationIo::sent_request);
+        let all = open.chain(self.closed.iter().copied());
+        all.filter(|it| self.machine.is_operation_of(link, it.operation)).collect()
+    }
+
+    /// An operation is aborted, which closes its connection. Whether its request is read still shows whether the server reads.
+    pub(super) fn keep_closed(&mut self, io: &OperationIo) {
+        self.closed.retain(|request| self.machine.is_given_up(request.operation));
+        let sent = SentRequest { is_closed: true, ..io.sent_request() };
+        // One without a connection is not sent any more.
+        if sent.port.is_some() && self.machine.is_given_up(sent.operation) {
+            self.closed.push(sent);
+        }
     }
 }

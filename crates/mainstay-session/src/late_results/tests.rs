@@ -68,6 +68,27 @@ impl TestServer {
 }
 
 #[test]
+fn an_abandoned_call_over_its_limit_is_cancelled_and_keeps_no_result() {
+    let mut test = TestServer::new();
+    test.server.settings.call_timeouts.all = Some(S(60));
+    let session = test.session(1);
+    let earlier = test.abandoned(session, 1, 1);
+    test.passes(S(60));
+    assert!(test.is_cancelled(&earlier) && test.is_forgotten(&earlier));
+    assert!(!test.calls(session, 2, 1).run_id.is_null(), "the repeat is executed");
+
+    let earlier = test.abandoned(session, 3, 2);
+    test.passes(S(40));
+    let repeat = test.calls(session, 4, 2);
+    assert!(repeat.run_id.is_null(), "it waits for the earlier one");
+    test.commit(&repeat);
+    test.passes(S(59));
+    assert!(!test.is_cancelled(&earlier), "the repeat has a limit of its own");
+    test.passes(S(1));
+    assert!(test.is_cancelled(&earlier));
+}
+
+#[test]
 fn only_known_reasons_are_timeouts() {
     let check = |reason: Value, expected: bool| {
         let params = json!({"requestId": 1, "reason": reason});
@@ -309,18 +330,18 @@ fn an_abandoned_call_does_not_count_as_a_client_that_waits() {
     let (session, link) = (test.session(1), test.link());
     test.abandoned(session, 1, 7);
     test.passes(S(40));
-    let observed = crate::silence::Observed { input: Some((1, 0)), ..Default::default() };
-    let evidence = test.server.evidence(test.now, link, &observed, S(30)).unwrap();
+    let observed = crate::silence::LinkObservation { input: Some((1, 0)), ..Default::default() };
+    let evidence = test.server.take_evidence(test.now, link, &observed, S(30)).unwrap();
     assert_eq!((evidence.oldest, evidence.overdue), (None, 0));
     assert_eq!(evidence.being_handled.unwrap().what, "write", "it is left to finish the call");
     let facts = |test: &TestServer| test.server.facts(test.server.sessions.get(session).unwrap());
     assert!(!facts(&test).is_present());
     let other = test.calls(session, 3, 8);
-    let evidence = test.server.evidence(test.now, link, &observed, S(30)).unwrap();
+    let evidence = test.server.take_evidence(test.now, link, &observed, S(30)).unwrap();
     assert_eq!(evidence.being_handled, None, "another call waits for it");
     test.returns(&other, "done");
     test.calls(session, 2, 7);
-    let evidence = test.server.evidence(test.now, link, &observed, S(30)).unwrap();
+    let evidence = test.server.take_evidence(test.now, link, &observed, S(30)).unwrap();
     assert!(evidence.being_handled.is_some() && facts(&test).is_present());
 }
 

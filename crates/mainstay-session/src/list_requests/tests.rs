@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::*;
 use crate::calls::Arrival;
 use crate::session::SessionKey;
-use crate::silence::Observed;
+use crate::silence::LinkObservation;
 use crate::stream::Read;
 use crate::tests::{TestCall, TestServer};
 
@@ -131,8 +131,9 @@ fn one_list_that_was_answered_from_the_copy_stays_as_evidence() {
     test.passes(PATIENCE);
     assert_eq!(test.server.usage().iter().find(|(what, _)| *what == "at stdio").unwrap().1, 1);
     let mut evidence = |read_through| {
-        let observed = Observed { input: Some((read_through, 9)), ..Observed::default() };
-        test.server.evidence(test.now, link, &observed, S(30)).unwrap()
+        let observed =
+            LinkObservation { input: Some((read_through, 9)), ..LinkObservation::default() };
+        test.server.take_evidence(test.now, link, &observed, S(30)).unwrap()
     };
     let found = evidence(0);
     let oldest = found.oldest.unwrap();

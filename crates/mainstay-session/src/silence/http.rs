@@ -9,21 +9,34 @@ use std::time::{Duration, Instant};
 
 use mainstay_core::watchdog::{Evidence, Input, OpenRequest, UnreadConnection};
 
-use super::{Observed, name_of};
+use super::{LinkObservation, WatchState, name_of};
 use crate::calls::{Call, CallKey, Stage};
 use crate::exchange::Failure;
 use crate::http::{OperationKey, Purpose};
-use crate::links::LinkKey;
+use crate::links::{LinkKey, OwnPurpose};
 use crate::server::Server;
 
 /// The request that an operation waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SentRequest {
     pub operation: OperationKey,
-    /// The local port of its connection.
-    pub port: u16,
+    /// The local port of its connection; none while the server has not accepted one.
+    pub port: Option<u16>,
     /// Its length, with its head.
     pub bytes: u64,
+    /// Whether the connection was closed because nobody waits for the answer any more.
+    pub is_closed: bool,
+}
+
+impl SentRequest {
+    /// Whether a connection of which this is unread may be its own. The end of a connection counts as one byte.
+    fn may_be_on(&self, seen: UnreadConnection) -> bool {
+        let longest = self.bytes + u64::from(self.is_closed);
+        self.port.is_some_and(|port| {
+            (self.bytes..=longest).contains(&seen.bytes)
+                && seen.peer.is_none_or(|peer| peer == port)
+        })
+    }
 }
 
 /// The requests that a run has not read.
@@ -37,40 +50,67 @@ pub struct UnreadRequests {
 
 impl UnreadRequests {
     /// Finds requests on the connections that were seen at that time. Each connection has one request at most. Where
-    /// addresses are translated, requests are found by their length.
+    /// addresses are translated, requests are found by their length, if none of that length can have been read.
     pub fn find(at: Instant, sent: &[SentRequest], connections: &[UnreadConnection]) -> Self {
-        let mut connections = connections.to_vec();
-        let mut unread = HashMap::new();
-        for request in sent {
-            let has = |connection: &UnreadConnection| {
-                connection.bytes == request.bytes
-                    && connection.peer.is_none_or(|peer| peer == request.port)
-            };
-            if let Some(found) = connections.iter().position(has) {
-                connections.swap_remove(found);
-                unread.insert(request.operation, request.bytes);
-            }
-        }
+        let are_all_unread = |seen: UnreadConnection| {
+            let requests = sent.iter().filter(|it| it.may_be_on(seen)).count();
+            let connections = connections.iter().filter(|it| **it == seen).count();
+            connections > 0 && connections >= requests
+        };
+        let is_unread = |request: &&SentRequest| {
+            request.port.is_none()
+                || connections.iter().any(|seen| request.may_be_on(*seen) && are_all_unread(*seen))
+        };
+        let unread = sent.iter().filter(is_unread).map(|it| (it.operation, it.bytes)).collect();
         Self { at, unread }
+    }
+
+    /// How many bytes of a request are unread, if it is.
+    pub(super) fn unread_bytes(&self, operation: OperationKey) -> Option<u64> {
+        self.unread.get(&operation).copied()
+    }
+
+    /// Whether a request was sent after the connections were looked at.
+    pub(super) fn is_before(&self, sent: Instant) -> bool {
+        sent >= self.at
     }
 }
 
 /// A request that is with a run.
-struct AtRun {
-    /// None for a request of Mainstay itself, and for one that no client waits for.
-    client: Option<Client>,
-    /// What it is otherwise; none for a probe.
-    unawaited: Option<String>,
-    sent: Instant,
+struct RunRequest {
+    request: OpenRequest,
+    awaited_by: AwaitedBy,
     unread: Option<u64>,
     /// Whether it was sent after the connections were looked at.
     is_new: bool,
 }
 
-#[derive(Clone, Copy)]
-enum Client {
-    Call(CallKey),
-    Initialize,
+/// Who waits for an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AwaitedBy {
+    Client,
+    /// The client has given it up, and it may be what the run is doing.
+    Nobody,
+    /// The client has given it up, and the run has not read it.
+    GivenUp,
+    Mainstay,
+    /// Mainstay, to see whether the run answers at all.
+    Probe,
+}
+
+impl RunRequest {
+    /// Of a call that its client has given up, no answer is expected; but the run should read it.
+    fn is_expected(&self) -> bool {
+        matches!(self.awaited_by, AwaitedBy::Client | AwaitedBy::GivenUp)
+    }
+
+    fn is_read(&self) -> bool {
+        self.unread.is_none() && !self.is_new
+    }
+}
+
+fn oldest<'a>(requests: impl Iterator<Item = &'a RunRequest>) -> Option<OpenRequest> {
+    requests.map(|at_run| &at_run.request).min_by_key(|request| request.sent).cloned()
 }
 
 impl Server {
@@ -78,48 +118,34 @@ impl Server {
         &self,
         now: Instant,
         key: LinkKey,
-        observed: &Observed,
+        observed: &LinkObservation,
         overdue: Duration,
     ) -> Option<Evidence> {
         let http = self.links.get(key)?.as_http()?;
         let watch = &http.watch;
-        let mut all = self.requests_at(key, observed.requests.as_ref());
-        // What an earlier daemon sent may be what the run is doing.
-        all.extend(self.relayed_to(key).map(|call| {
-            let client = Some(Client::Call(call));
-            AtRun { client, unawaited: None, sent: watch.attached, unread: None, is_new: false }
-        }));
-        let clients = || all.iter().filter(|request| request.client.is_some());
-        let oldest = |requests: &mut dyn Iterator<Item = &AtRun>| {
-            let request = requests.min_by_key(|request| request.sent)?;
-            let what = match request.client? {
-                Client::Call(call) => self.calls.get(call).map(|call| name_of(call))?,
-                Client::Initialize => "initialize".to_owned(),
-            };
-            Some(OpenRequest { what, sent: request.sent })
-        };
-        let unread = || all.iter().filter(|request| request.unread.is_some());
-        let input = match (&observed.requests, unread().map(|request| request.sent).min()) {
+        let all = self.requests_at(key, watch, observed.requests.as_ref());
+        let with = |who: AwaitedBy| all.iter().filter(move |it| it.awaited_by == who);
+        let expected = || all.iter().filter(|it| it.is_expected());
+        let unread = || all.iter().filter(|it| it.unread.is_some());
+        let input = match (&observed.requests, unread().map(|it| it.request.sent).min()) {
             (None, _) => Input::Unknown,
             (Some(_), None) => Input::Read,
             (Some(_), Some(since)) => {
-                Input::Unread { since, bytes: unread().filter_map(|request| request.unread).sum() }
+                Input::Unread { since, bytes: unread().filter_map(|it| it.unread).sum() }
             }
         };
-        let is_read = |request: &&AtRun| request.unread.is_none() && !request.is_new;
-        // While no client waits for anything, the run is left to finish what it has read.
+        // As with stdio, the run is left to finish lists, and calls that were given up while no client waits for anything.
         let handled_for_nobody = || {
-            let is_needed = clients().next().is_some() || !http.queue.is_empty();
-            let read = all.iter().filter(is_read).filter(|_| !is_needed);
-            let named = read.filter_map(|request| {
-                Some(OpenRequest { what: request.unawaited.clone()?, sent: request.sent })
-            });
-            named.min_by_key(|request| request.sent)
+            let is_needed = with(AwaitedBy::Client).next().is_some() || !http.queue.is_empty();
+            let given_up = with(AwaitedBy::Nobody).filter(|_| !is_needed);
+            oldest(given_up.chain(with(AwaitedBy::Mainstay)).filter(|it| it.is_read()))
         };
+        let handled = oldest(with(AwaitedBy::Client).filter(|it| it.is_read()));
         Some(Evidence {
-            oldest: oldest(&mut clients()),
-            overdue: clients().filter(|request| now >= request.sent + overdue).count(),
-            being_handled: oldest(&mut clients().filter(is_read)).or_else(handled_for_nobody),
+            oldest: oldest(expected()),
+            overdue: expected().filter(|it| now >= it.request.sent + overdue).count(),
+            being_handled: handled.or_else(handled_for_nobody),
+            unawaited_since: watch.unawaited_since,
             last_message: watch.last_message,
             answered_ping: watch.answered_ping,
             input,
@@ -127,32 +153,56 @@ impl Server {
         })
     }
 
-    /// The requests that this daemon has sent.
-    fn requests_at(&self, key: LinkKey, found: Option<&UnreadRequests>) -> Vec<AtRun> {
+    fn requests_at(
+        &self,
+        key: LinkKey,
+        watch: &WatchState,
+        found: Option<&UnreadRequests>,
+    ) -> Vec<RunRequest> {
+        let unread = |operation| found.and_then(|found| found.unread_bytes(operation));
         let operations = self.operations.iter().filter(|(_, operation)| operation.link == key);
-        let requests = operations.filter_map(|(operation, it)| {
+        let of_this_daemon = operations.filter_map(|(operation, it)| {
             let sent = it.sent?;
-            let client = match it.purpose {
-                // Of a call that its client has given up, no answer is expected.
-                Purpose::Call(call) => self.awaiting_call(call).map(|_| Client::Call(call)),
-                Purpose::Open(Some(_)) => Some(Client::Initialize),
-                Purpose::Open(None) | Purpose::Own(_) => None,
+            let (awaited_by, what) = match &it.purpose {
+                Purpose::Call(call) => {
+                    let is_awaited = self.awaiting_call(*call).is_some();
+                    let awaited_by = if is_awaited { AwaitedBy::Client } else { AwaitedBy::Nobody };
+                    (awaited_by, self.calls.get(*call).map(|call| name_of(call))?)
+                }
+                Purpose::Open(Some(_)) => (AwaitedBy::Client, "initialize".to_owned()),
+                Purpose::Open(None) => (AwaitedBy::Probe, "initialize".to_owned()),
+                Purpose::Own(request) if request.purpose == OwnPurpose::Ping => {
+                    (AwaitedBy::Probe, request.method.to_owned())
+                }
+                Purpose::Own(request) => (AwaitedBy::Mainstay, request.method.to_owned()),
                 Purpose::Notify(_) | Purpose::Listen(_) | Purpose::Delete => return None,
             };
-            let unawaited = match &it.purpose {
-                Purpose::Call(call) => self.calls.get(*call).map(|call| name_of(call)),
-                Purpose::Own(request) if !request.is_probe() => Some(request.method.to_owned()),
-                _ => None,
-            };
-            let is_new = found.is_some_and(|found| sent >= found.at);
-            let unread =
-                found.filter(|_| !is_new).and_then(|it| it.unread.get(&operation).copied());
-            Some(AtRun { client, unawaited, sent, unread, is_new })
+            let is_new = found.is_some_and(|found| found.is_before(sent));
+            let unread = unread(operation).filter(|_| !is_new);
+            if unread.is_some() && watch.has_given_up(operation) {
+                return None;
+            }
+            Some(RunRequest { request: OpenRequest { what, sent }, awaited_by, unread, is_new })
         });
-        requests.collect()
+        let given_up = watch.given_up().filter_map(|it| {
+            let (unread, is_new) = (unread(it.operation()?), false);
+            Some(RunRequest {
+                request: it.request.clone(),
+                awaited_by: AwaitedBy::GivenUp,
+                unread,
+                is_new,
+            })
+        });
+        // What an earlier daemon sent may be what the run is doing.
+        let relayed = self.relayed_to(key).filter_map(|call| {
+            let what = self.calls.get(call).map(|call| name_of(call))?;
+            let request = OpenRequest { what, sent: watch.attached };
+            Some(RunRequest { request, awaited_by: AwaitedBy::Client, unread: None, is_new: false })
+        });
+        of_this_daemon.chain(given_up).chain(relayed).collect()
     }
 
-    fn relayed_to(&self, key: LinkKey) -> impl Iterator<Item = CallKey> {
+    pub(super) fn relayed_to(&self, key: LinkKey) -> impl Iterator<Item = CallKey> {
         let is_relayed = |call: &Call| matches!(call.stage, Stage::Relayed);
         let relayed = self
             .calls

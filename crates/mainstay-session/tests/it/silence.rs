@@ -3,7 +3,7 @@
 use mainstay_core::LoggedEvent;
 use mainstay_core::supervisor::{Connection, Event as SupervisorEvent};
 use mainstay_core::watchdog::{Probe, Processes};
-use mainstay_session::{LinkKey, Observed};
+use mainstay_session::{LinkKey, LinkObservation};
 
 use crate::driver::Scope;
 use crate::event::Event;
@@ -37,7 +37,7 @@ impl World {
         let server = self.daemons[daemon].server.as_mut();
         let evidence = match (server, link, overdue) {
             (Some(server), Some(link), Some(overdue)) => {
-                server.evidence(now, link, &observed.unwrap_or_default(), overdue)
+                server.take_evidence(now, link, &observed.unwrap_or_default(), overdue)
             }
             _ => None,
         };
@@ -50,7 +50,7 @@ impl World {
     }
 
     /// What can be seen of a run from outside.
-    fn seen(&self, daemon: usize, link: LinkKey) -> Option<Observed> {
+    fn seen(&self, daemon: usize, link: LinkKey) -> Option<LinkObservation> {
         let run = &self.runs[*self.daemons[daemon].links.get(&link)?];
         let is_silent = run.does_not_read;
         let processes = Processes {
@@ -64,7 +64,7 @@ impl World {
         };
         let unread = u64::try_from(run.kept.len()).unwrap_or(u64::MAX);
         let (input, processes) = (Some((run.written, unread)), Some(processes));
-        Some(Observed { input, requests: None, processes })
+        Some(LinkObservation { input, requests: None, processes })
     }
 
     pub(crate) fn probe_run(&mut self, scope: &Scope, connection: Connection, probe: Probe) {
@@ -104,11 +104,15 @@ impl World {
         let run = &self.runs[index];
         assert!(run.does_not_read, "a run was killed that reads: {what}");
         assert_eq!(run.manner, Manner::Deadlocked, "{what}");
-        assert!(self.now >= run.silent_since + HANG_AFTER, "it was killed early: {what}");
+        // What it does before the first observation of a slow request is not seen.
+        let observed = HANG_AFTER / 2;
+        assert!(self.now >= run.silent_since + observed, "it was killed early: {what}");
         let is_awaited = |execution: &crate::model::Execution| {
             let call = &self.calls[execution.call];
             let is_running = execution.run == index && !execution.is_over;
-            is_running && !execution.is_cancelled && call.is_open() && !call.is_given_up
+            // A daemon need not know of a client that lost its response before it began.
+            let is_there = self.responses[call.response].lost_at.is_none();
+            is_running && !execution.is_cancelled && call.is_open() && is_there
         };
         let inside = self.executions.iter().find(|execution| is_awaited(execution));
         assert!(inside.is_none(), "it was killed inside a call: {inside:?}");

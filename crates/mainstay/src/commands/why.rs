@@ -178,23 +178,23 @@ fn next(server: &ServerInfo, when: &When) -> String {
             "It is starting; it is ready when it has answered `initialize`.".to_owned()
         }
         (Status::Running, _) if is_overdue(server) => {
-            let unread = server.silence.as_ref().and_then(|silence| silence.unread_bytes);
-            match unread {
-                None => "The call is waited for. The server is not killed for this.",
-                Some(0) => "It reads other requests; the call is waited for, and the server is not killed.",
-                Some(_) => "The call is waited for. If the server reads nothing and does nothing, it is killed (`--hang-after`).",
+            let silence = server.silence.as_ref();
+            if silence.is_some_and(|it| it.kill_at.is_some() || it.unread_bytes > Some(0)) {
+                let limit = limit(server, "--hang-after", when);
+                format!("New requests wait until it reads again. {limit}")
+            } else {
+                "The call is waited for. The server is not killed for this.".to_owned()
             }
-            .to_owned()
         }
         (Status::Running, _) if server.restart_max > 0 => {
             "It is watched, and restarted when it ends.".to_owned()
         }
         (Status::Running, _) => "It is watched, but not restarted when it ends.".to_owned(),
         (Status::Busy, _) => {
-            "New requests wait until it reads again. It is killed only by `--busy-limit`.".to_owned()
+            format!("New requests wait until it reads again. {}", limit(server, "--busy-limit", when))
         }
         (Status::Blocked, _) => {
-            "New requests wait until this call ends. It is killed only by `--block-limit`.".to_owned()
+            format!("New requests wait until this call ends. {}", limit(server, "--block-limit", when))
         }
         (Status::Hung, _) => "It is killed and restarted.".to_owned(),
         (Status::Suspended, _) => {
@@ -216,9 +216,20 @@ fn next(server: &ServerInfo, when: &When) -> String {
     }
 }
 
+/// When a silent server is killed by this option.
+fn limit(server: &ServerInfo, option: &str, when: &When) -> String {
+    match server.silence.as_ref().and_then(|silence| silence.kill_at) {
+        Some(at) => {
+            let (due, clock) = (due(at, when.now), when.zone.clock(at));
+            format!("If it stays as it is, it is killed {due} ({clock}, `{option}`).")
+        }
+        None => format!("It is not killed: `{option}` is `never`."),
+    }
+}
+
 /// Whether a server that is running has not answered a call for long, and nothing is proven about it.
 pub(super) fn is_overdue(server: &ServerInfo) -> bool {
-    server.silence.as_ref().is_some_and(|silence| silence.verdict == "overdue")
+    server.silence.as_ref().is_some_and(|silence| !silence.is_proven())
 }
 
 /// Whether a server that failed was running, unlike one that cannot start at all.
@@ -234,7 +245,7 @@ fn bullets(lines: &[String]) -> String {
 mod tests {
     use mainstay_core::Wanted;
 
-    use super::super::ls::tests::server;
+    use super::super::ls::tests::{overdue, server};
     use super::*;
 
     fn at(second: i64) -> Timestamp {
@@ -333,6 +344,24 @@ mod tests {
         for word in ["--- run 1 ---", "--- run x started ---", "run 1 started", "--- run 1 began"] {
             assert!(!is_marker(word), "{word}");
         }
+    }
+
+    #[test]
+    fn the_end_of_a_limit_is_shown() {
+        let check = |status, kill_at, expected: &str| {
+            let mut server = server("time", status);
+            server.silence = Some(mainstay_api::SilenceInfo { kill_at, ..overdue() });
+            let when = When { now: at(0), zone: Zone::utc() };
+            assert_eq!(next(&server, &when), expected);
+        };
+        check(
+            Status::Blocked,
+            Some(at(90)),
+            "New requests wait until this call ends. If it stays as it is, it is killed in 1 min 30 s (00:01:30 UTC, `--block-limit`).",
+        );
+        let endless =
+            "New requests wait until it reads again. It is not killed: `--busy-limit` is `never`.";
+        check(Status::Busy, None, endless);
     }
 
     #[test]

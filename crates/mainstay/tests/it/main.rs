@@ -29,7 +29,6 @@ mod restart_grace;
 mod restarts;
 mod service;
 mod silence;
-mod silence_http;
 mod supervise;
 mod target_port;
 mod update;

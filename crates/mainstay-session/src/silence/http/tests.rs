@@ -44,8 +44,9 @@ fn last(test: &mut TestServer, is_meant: impl Fn(&HttpOperation) -> bool) -> Ope
 fn evidence(test: &mut TestServer, unread: &[OperationKey]) -> Evidence {
     let unread = unread.iter().map(|key| (*key, 100)).collect();
     let requests = Some(UnreadRequests { at: test.now, unread });
-    let (link, observed) = (test.link(), Observed { requests, ..Observed::default() });
-    test.server.evidence(test.now, link, &observed, OVERDUE).unwrap()
+    let (link, observed) =
+        (test.link(), LinkObservation { requests, ..LinkObservation::default() });
+    test.server.take_evidence(test.now, link, &observed, OVERDUE).unwrap()
 }
 
 #[test]
@@ -70,13 +71,78 @@ fn requests_are_told_apart_by_what_was_read() {
 
     // What is sent after the connections were looked at says nothing.
     let requests = Some(UnreadRequests::find(begun, &[], &[]));
-    let (link, observed) = (test.link(), Observed { requests, ..Observed::default() });
-    let found = test.server.evidence(test.now, link, &observed, OVERDUE).unwrap();
+    let (link, observed) =
+        (test.link(), LinkObservation { requests, ..LinkObservation::default() });
+    let found = test.server.take_evidence(test.now, link, &observed, OVERDUE).unwrap();
     assert_eq!((found.being_handled, found.input), (None, Input::Read));
 
-    let (link, observed) = (test.link(), Observed::default());
-    let found = test.server.evidence(test.now, link, &observed, OVERDUE).unwrap();
+    let (link, observed) = (test.link(), LinkObservation::default());
+    let found = test.server.take_evidence(test.now, link, &observed, OVERDUE).unwrap();
     assert_eq!((found.input, found.being_handled), (Input::Unknown, request(begun)));
+}
+
+#[test]
+fn a_cancelled_request_counts_until_it_is_read() {
+    let mut test = TestServer::http();
+    let session = test.session(1);
+    let begun = test.now;
+    let call = test.request(session);
+    test.commit(&call);
+    let operation = test.http_request();
+    test.now += 40 * SECOND;
+    assert!(!test.server.is_given_up(operation));
+    test.cancels(session);
+    assert!(test.server.is_given_up(operation));
+    let sent = |bytes| {
+        let sent = SentRequest { operation, port: Some(7), bytes: 100, is_closed: true };
+        UnreadRequests::find(begun + SECOND, &[sent], &[UnreadConnection { peer: Some(7), bytes }])
+    };
+    let (link, now) = (test.link(), test.now);
+    let mut found = |bytes| {
+        let observed =
+            LinkObservation { requests: Some(sent(bytes)), ..LinkObservation::default() };
+        test.server.take_evidence(now, link, &observed, OVERDUE).unwrap()
+    };
+    // The end of the connection counts as a byte.
+    for bytes in [100, 101] {
+        let found = found(bytes);
+        assert_eq!(found.oldest, Some(OpenRequest { what: "slow".to_owned(), sent: begun }));
+        assert_eq!((found.overdue, found.being_handled), (1, None));
+        assert_eq!(found.input, Input::Unread { since: begun, bytes: 100 });
+    }
+    let found = found(1);
+    assert_eq!((found.oldest, found.input), (None, Input::Read));
+    assert_eq!(found.unawaited_since, Some(now));
+    assert!(!test.server.is_given_up(operation));
+}
+
+#[test]
+fn of_a_server_that_has_answered_since_only_the_time_of_a_cancellation_counts() {
+    for is_read in [true, false] {
+        let mut test = TestServer::http();
+        let (session, link) = (test.session(1), test.link());
+        test.request(session);
+        let operation = test.http_request();
+        test.now += SECOND;
+        test.server.has_spoken(test.now, link);
+        test.now += SECOND;
+        test.cancels(session);
+        let unread: &[_] = if is_read { &[] } else { &[operation] };
+        let found = evidence(&mut test, unread);
+        assert_eq!((found.oldest, found.input), (None, Input::Read));
+        assert_eq!(found.unawaited_since, is_read.then_some(test.now));
+    }
+}
+
+#[test]
+fn a_request_for_which_no_connection_is_accepted_is_unread() {
+    let mut test = TestServer::http();
+    let session = test.session(1);
+    test.request(session);
+    let operation = test.http_request();
+    let sent = SentRequest { operation, port: None, bytes: 0, is_closed: false };
+    let found = UnreadRequests::find(test.now, &[sent], &[]);
+    assert_eq!(found.unread_bytes(operation), Some(0));
 }
 
 #[test]
@@ -235,21 +301,18 @@ proptest! {
         let session = test.session(1);
         let mut request = |(port, bytes): &(u16, u64)| {
             test.request(session);
-            SentRequest { operation: test.http_request(), port: *port, bytes: *bytes }
+            SentRequest { operation: test.http_request(), port: Some(*port), bytes: *bytes, is_closed: false }
         };
         let sent: Vec<SentRequest> = sent.iter().map(&mut request).collect();
         let found = UnreadRequests::find(test.now, &sent, &connections);
-        for bytes in 1..6 {
-            let unread = sent.iter().filter(|it| it.bytes == bytes);
-            let unread: Vec<_> = unread.filter(|it| found.unread.contains_key(&it.operation)).collect();
-            let possible = connections.iter().filter(|it| it.bytes == bytes);
-            prop_assert!(unread.len() <= possible.count());
-            for request in unread {
-                let fits = |it: &&UnreadConnection| {
-                    it.bytes == bytes && it.peer.is_none_or(|peer| peer == request.port)
-                };
-                prop_assert!(connections.iter().any(|it| fits(&it)));
-            }
+        for request in sent.iter().filter(|it| found.unread.contains_key(&it.operation)) {
+            // None of the requests that may be on such a connection was read.
+            let is_proof = |seen: &UnreadConnection| {
+                let requests = sent.iter().filter(|it| it.may_be_on(*seen)).count();
+                let equal = connections.iter().filter(|it| *it == seen).count();
+                request.may_be_on(*seen) && equal >= requests
+            };
+            prop_assert!(connections.iter().any(is_proof));
         }
         prop_assert!(found.unread.len() <= connections.len());
     }

@@ -223,13 +223,13 @@ pub(super) struct RestartArgs {
     #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = duration)]
     pub(super) stop_timeout: Option<Duration>,
     /// Kill it when it has read nothing and done nothing for this long while requests wait, or `never` [default: 60s]
-    #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = time_limit)]
+    #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = silence_limit)]
     pub(super) hang_after: Option<Limit<Duration>>,
     /// Kill it when it has worked without reading anything for this long, or `never` [default: never]
-    #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = time_limit)]
+    #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = silence_limit)]
     pub(super) busy_limit: Option<Limit<Duration>>,
     /// Kill it when it has been inside a call for this long and read nothing else, or `never` [default: 15m]
-    #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = time_limit)]
+    #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = silence_limit)]
     pub(super) block_limit: Option<Limit<Duration>>,
 }
 
@@ -238,6 +238,15 @@ pub(super) struct RestartArgs {
 pub(super) struct CallTimeout {
     pub(super) tool: Option<String>,
     pub(super) limit: Limit<Duration>,
+}
+
+/// How long a server may be silent before it is killed.
+fn silence_limit(text: &str) -> Result<Limit<Duration>, String> {
+    let limit = time_limit(text)?;
+    if limit.is_some_and(|limit| limit < Duration::from_secs(1)) {
+        return Err("give at least `1s`".to_owned());
+    }
+    Ok(limit)
 }
 
 fn call_timeout(text: &str) -> Result<CallTimeout, String> {

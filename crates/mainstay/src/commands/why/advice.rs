@@ -40,19 +40,21 @@ fn on_status(report: &WhyReport) -> Vec<String> {
             format!(
                 "wait, or `mainstay restart {name}`: calls that it has not read go to the next run"
             ),
-            format!("`mainstay run {name} --replace --busy-limit TIME` kills it after that time"),
+            format!(
+                "`mainstay run {name} --replace --busy-limit TIME` sets a limit, and restarts it now"
+            ),
         ],
         Status::Blocked => vec![
-            "let the client cancel the call, or end what it waits for, such as a login".to_owned(),
+            "end what it waits for, such as a login; or let the client cancel the call: if it still reads nothing then, \
+             it is killed after `--hang-after`"
+                .to_owned(),
             format!("`mainstay restart {name}`: calls that it has not read go to the next run"),
-            format!("`mainstay run {name} --replace --block-limit TIME` kills it after that time"),
+            format!(
+                "`mainstay run {name} --replace --block-limit TIME` changes the limit, and restarts it now"
+            ),
         ],
         Status::Suspended => {
-            let resume = server.pid.map_or_else(
-                || "let its process continue (SIGCONT)".to_owned(),
-                |pid| format!("`kill -CONT {pid}` lets its process continue"),
-            );
-            vec![resume, format!("`mainstay restart {name}` kills it and restarts it")]
+            vec![resume(server), format!("`mainstay restart {name}` kills it and restarts it")]
         }
         Status::Hung | Status::Unresponsive => {
             vec![format!("its log may show why; `mainstay restart {name}` restarts it now")]
@@ -66,9 +68,32 @@ fn on_status(report: &WhyReport) -> Vec<String> {
         | Status::Error => {
             let unset = variable::advice(name, &report.stderr);
             let ended = unset.into_iter().chain(ended);
-            ended.chain(on_output(report)).chain(on_fix(server)).collect()
+            on_slow_start(server).into_iter().chain(ended).chain(on_output(report)).chain(on_fix(server)).collect()
         }
     }
+}
+
+/// Advice on a start that takes long.
+fn on_slow_start(server: &ServerInfo) -> Vec<String> {
+    let Some(start) = server.start.as_ref().filter(|_| server.status == Status::Starting) else {
+        return Vec::new();
+    };
+    if start.activity == "suspended" && start.child.is_none() {
+        return vec![resume(server)];
+    }
+    let name = &server.name;
+    let later = "starts it again, with more time";
+    vec![
+        format!("`mainstay logs {name} -f` shows what it prints"),
+        format!("`mainstay run {name} --replace --start-timeout TIME` {later}"),
+    ]
+}
+
+fn resume(server: &ServerInfo) -> String {
+    server.pid.map_or_else(
+        || "let its process continue (SIGCONT)".to_owned(),
+        |pid| format!("`kill -CONT {pid}` lets its process continue"),
+    )
 }
 
 /// Advice that depends on the exit.
@@ -112,6 +137,12 @@ fn on_exit(exit: &LastExit, report: &WhyReport) -> String {
         ("hung" | "not-ready", ..) if !ever_ready => format!(
             "it never answered `initialize`: check that the command starts an MCP server that uses {transport} at `--target-port` and `--path` (default /mcp), or give it more time \
              with `--start-timeout`"
+        ),
+        ("hung", ..) if exit.detail.contains("-limit)") => {
+            "a call took longer than that limit: raise it if such calls are normal".to_owned()
+        }
+        ("hung", ..) if exit.detail.contains("read nothing") => format!(
+            "`mainstay logs {name}` shows what each of its threads waited for; `--hang-after never` leaves such a server alone"
         ),
         ("hung" | "not-ready", ..) => {
             "it ran but no longer answered: its log may show why".to_owned()
@@ -313,7 +344,10 @@ pub(super) mod tests {
         };
         let suspended = first(Status::Suspended, Some(7), None);
         assert_eq!(suspended, "`kill -CONT 7` lets its process continue");
-        assert!(first(Status::Blocked, None, None).starts_with("let the client cancel the call"));
+        assert!(
+            first(Status::Blocked, None, None)
+                .starts_with("end what it waits for, such as a login")
+        );
         assert!(first(Status::Busy, None, None).contains("`mainstay restart time`"));
         let overdue = first(Status::Running, None, Some(overdue()));
         assert!(overdue.starts_with("its log may show what it does"), "{overdue}");

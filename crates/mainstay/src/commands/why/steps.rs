@@ -22,8 +22,12 @@ pub(super) struct Step<'a> {
     more: Vec<&'a EventRecord>,
 }
 
-/// Events that are not shown if another event of the run follows.
-const TRANSIENT: [&str; 5] = ["starting", "started", "stopping", "overdue", "hung"];
+/// Events that are not shown if another event of the run follows, and so are those about silence.
+const TRANSIENT: [&str; 4] = ["starting", "started", "stopping", "hung"];
+
+fn is_transient(event: &str) -> bool {
+    TRANSIENT.contains(&event) || EventRecord::VERDICTS.contains(&event)
+}
 
 /// The event with the time of the next run.
 const SCHEDULED: &str = "scheduled";
@@ -77,15 +81,21 @@ impl Step<'_> {
     /// What happened to a run.
     fn run_detail(&self) -> String {
         let shown = self.shown();
-        let is_shown = |event: &&&EventRecord| {
-            std::ptr::eq(**event, shown) || !TRANSIENT.contains(&event.event.as_str())
-        };
-        let all = std::iter::once(&self.first).chain(&self.more).filter(is_shown);
+        let events: Vec<&EventRecord> =
+            std::iter::once(self.first).chain(self.more.iter().copied()).collect();
+        let at = events.iter().position(|event| std::ptr::eq(*event, shown)).unwrap_or(0);
+        // A narrow terminal has room for one only. What led to it comes last.
+        let (before, rest) = events.split_at(at);
+        let (shown, after) = rest.split_at(1);
+        let others = after.iter().chain(before).filter(|event| !is_transient(&event.event));
+        let all = shown.iter().chain(others);
         let mut parts: Vec<String> = Vec::new();
         for detail in all.map(|event| plain_line(&event.detail)).filter(|text| !text.is_empty()) {
             // The end of a run repeats why Mainstay ended it.
-            parts.retain(|earlier| !detail.contains(earlier.as_str()));
-            parts.push(detail);
+            parts.retain(|other| !detail.contains(other.as_str()));
+            if !parts.iter().any(|other| other.contains(&detail)) {
+                parts.push(detail);
+            }
         }
         parts.join("; ")
     }
@@ -230,7 +240,7 @@ pub(super) mod tests {
         let steps = steps(&events);
         let shown: Vec<_> = steps.iter().map(|step| step.shown().event.as_str()).collect();
         assert_eq!(shown, ["ended", "client", "started"]);
-        assert_eq!(steps[0].detail(), "ready after 2 s; exited 1 after 2 s; restart 1 of 10 now");
+        assert_eq!(steps[0].detail(), "exited 1 after 2 s; restart 1 of 10 now; ready after 2 s");
         assert_eq!(steps[2].detail(), "run 2 has started");
     }
 

@@ -6,11 +6,11 @@ use std::process::Command;
 use std::rc::Rc;
 use std::thread;
 
-use mainstay_testkit::docker::Engine;
+use mainstay_testkit::docker::{Engine, IMAGE};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::setup::{QUICK, Setup, Wire};
+use super::setup::{QUICK, Rest, Setup, Wire, engine_env, server_name};
 use crate::env::{kill, until};
 use crate::proxy::client::text_of;
 use crate::proxy::raw::{Raw, call};
@@ -66,6 +66,7 @@ impl Setup {
         assert_eq!(hung.len(), 1, "{hung:?}");
         let log = self.env.ok(["logs", &self.name]);
         assert!(log.contains("what its processes wait for:") && log.contains("thread "), "{log}");
+        assert!(log.contains("container ") && log.contains(" runs since "), "{log}");
     }
 }
 
@@ -116,7 +117,7 @@ fn a_server_inside_a_call_is_not_killed() {
         let path = json!({"path": format!("{NOTES}/fifo")});
         thread::scope(|scope| {
             let blocked = scope.spawn(|| session.answered(&call(1, "block", &path)));
-            setup.shows("blocked", "blocked in block for");
+            setup.shows("blocked", "blocked in `block` for");
             let held = scope.spawn(|| append(&session, 2));
             let since = setup.env.events(&setup.name).len();
             until("it was observed for longer than it may hang", || {
@@ -168,4 +169,16 @@ fn a_stopped_or_paused_container_is_never_killed() {
         assert_eq!(text_of(&held.join().unwrap()["result"], 0), "appended");
     });
     setup.assert_never_killed();
+}
+
+#[test]
+fn a_slow_start_says_what_the_processes_in_the_container_do() {
+    let engine = Rc::new(Engine::shared());
+    let (env, name) = (engine_env(&engine, &engine.host()), server_name("slow"));
+    let _rest = Rest::new(&engine, &name);
+    env.ok(["run", &name, "--image", IMAGE, "--", "--ready-after", "600000"]);
+    let server = env.once(&name, "was observed", |server| server["start"].is_object());
+    assert_eq!(server["start"]["activity"], "not-answering", "{server}");
+    let why = env.ok(["why", &name]);
+    assert!(why.contains("it has read `initialize`, but does not answer"), "{why}");
 }

@@ -52,12 +52,12 @@ fn a_call_says_what_it_waits_for_and_prints_only_its_result() {
     assert!(unread.starts_with("waiting for `append`: silent has not read it yet ("), "{unread}");
     let blocked = waiting.message();
     assert!(
-        blocked.contains("waiting for `wait`: silent is blocked: blocked in wait for"),
+        blocked.contains("waiting for `wait`: silent is blocked: blocked in `wait` for"),
         "{blocked}"
     );
     let blocked = second.message();
     assert!(
-        blocked.contains("waiting for `append`: silent is blocked: blocked in wait"),
+        blocked.contains("waiting for `append`: silent is blocked: blocked in `wait`"),
         "{blocked}"
     );
     setup.release();

@@ -1,6 +1,7 @@
 //! Servers that do not answer: what is shown about them, which of them are killed, and what becomes of calls.
 
 mod calls;
+mod http;
 mod sdk_timeouts;
 mod servers;
 mod starts;
@@ -78,14 +79,24 @@ struct Setup {
 
 impl Setup {
     fn new(options: &[&str], flags: &[&str]) -> Self {
+        let (setup, command) = Self::prepared(SERVER, &[], flags);
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        setup.env.run_server(NAME, options, &words);
+        setup
+    }
+
+    /// The files of a server, and the command that starts it: with these words, its two files, and flags.
+    fn prepared(server: &str, words: &[&str], flags: &[&str]) -> (Self, Vec<String>) {
         let env = TestEnv::new();
-        let script = env.write("server.py", SERVER);
+        let script = env.write("server.py", server);
         let (effects, fifo) = (env.work().join("effects"), env.work().join("fifo"));
         assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
-        let python = tool("python/bin/python");
-        let words = [&script, &effects, &fifo].map(|path| path.to_str().unwrap());
-        env.run_server(NAME, options, &[&[python.as_str()][..], &words, flags].concat());
-        Self { env, effects, fifo }
+        let path = |path: &Path| path.to_str().unwrap().to_owned();
+        let mut command = vec![tool("python/bin/python"), path(&script)];
+        command.extend(words.iter().map(|word| (*word).to_owned()));
+        command.extend([path(&effects), path(&fifo)]);
+        command.extend(flags.iter().map(|flag| (*flag).to_owned()));
+        (Self { env, effects, fifo }, command)
     }
 
     /// What a tool answers, without the notice of a restart.
@@ -93,14 +104,9 @@ impl Setup {
         self.env.call(NAME, tool, "{}").lines().next().unwrap().to_owned()
     }
 
-    /// The server once this is its status, and its reason begins with at least so many seconds.
     #[track_caller]
     fn once(&self, status: &str, reason: &str, seconds: u64) -> Value {
-        let is_so = |server: &Value| {
-            let shown = server["reason"].as_str().unwrap();
-            server["status"] == status && shown.contains(reason) && seconds_in(shown) >= seconds
-        };
-        self.env.once(NAME, &format!("was {status}: {reason}"), is_so)
+        once(&self.env, NAME, status, reason, seconds)
     }
 
     /// Lets the call of `wait` end.
@@ -110,10 +116,25 @@ impl Setup {
 
     #[track_caller]
     fn assert_never_killed(&self) {
-        let server = self.env.once_running(NAME, 1);
-        assert_eq!(server["restarts_total"], 0, "{server}");
-        assert!(self.env.events_called(NAME, "hung").is_empty());
+        assert_never_killed(&self.env, NAME);
     }
+}
+
+/// The server once this is its status, and its reason begins with at least so many seconds.
+#[track_caller]
+fn once(env: &TestEnv, name: &str, status: &str, reason: &str, seconds: u64) -> Value {
+    let is_so = |server: &Value| {
+        let shown = server["reason"].as_str().unwrap();
+        server["status"] == status && shown.contains(reason) && seconds_in(shown) >= seconds
+    };
+    env.once(name, &format!("was {status}: {reason}"), is_so)
+}
+
+#[track_caller]
+fn assert_never_killed(env: &TestEnv, name: &str) {
+    let server = env.once_running(name, 1);
+    assert_eq!(server["restarts_total"], 0, "{server}");
+    assert!(env.events_called(name, "hung").is_empty());
 }
 
 /// The first number of seconds in a text.
@@ -142,6 +163,20 @@ fn a_deadlock_is_killed_and_the_unread_call_is_executed_once() {
     let log = setup.env.ok(["logs", NAME]);
     assert!(log.contains("what its processes wait for:"), "{log}");
     assert!(log.contains("thread "), "{log}");
+}
+
+#[test]
+fn a_deadlock_is_found_although_every_call_has_a_short_limit() {
+    let setup = Setup::new(&["--hang-after", "4s", "--call-timeout", "1s"], &[]);
+    assert_eq!(setup.call("deadlock"), "never again");
+    let output = setup.env.run(["call", NAME, "append", "{}"]);
+    assert!(output.stderr.contains("no answer from `silent` within 1 s"), "{output}");
+    // Nobody waits for anything any more.
+    setup.env.once_running(NAME, 2);
+    assert_eq!(setup.env.events_called(NAME, "hung").len(), 1);
+    assert_eq!(lines(&setup.effects), 0);
+    assert_eq!(setup.call("append"), "appended");
+    assert_eq!(lines(&setup.effects), 1);
 }
 
 #[test]
@@ -182,9 +217,9 @@ fn a_server_inside_a_call_is_blocked_and_other_calls_wait() {
     let setup = Setup::new(&["--hang-after", "2s"], &[]);
     thread::scope(|scope| {
         let blocked = scope.spawn(|| setup.call("wait"));
-        setup.once("blocked", "blocked in wait for", 6);
+        setup.once("blocked", "blocked in `wait` for", 6);
         let held = scope.spawn(|| setup.call("append"));
-        setup.once("blocked", "blocked in wait for", 8);
+        setup.once("blocked", "blocked in `wait` for", 8);
         assert_eq!(lines(&setup.effects), 0);
         setup.release();
         assert_eq!(blocked.join().unwrap(), "waited");
@@ -200,9 +235,9 @@ fn a_blocked_server_is_not_killed_by_the_next_daemon() {
     let session = Raw::open(setup.env.server(NAME)["url"].as_str().unwrap());
     thread::scope(|scope| {
         let blocked = scope.spawn(|| session.answered(&call(1, "wait", &json!({}))));
-        setup.once("blocked", "blocked in wait for", 0);
+        setup.once("blocked", "blocked in `wait` for", 0);
         setup.env.ok(["daemon", "reload"]);
-        setup.once("blocked", "blocked in wait for", 6);
+        setup.once("blocked", "blocked in `wait` for", 6);
         setup.release();
         assert_eq!(text_of(&blocked.join().unwrap()["result"], 0), "waited");
     });
@@ -214,7 +249,7 @@ fn a_blocked_server_is_killed_by_its_limit() {
     let setup = Setup::new(&["--hang-after", "2s", "--block-limit", "10s"], &[]);
     thread::scope(|scope| {
         let blocked = scope.spawn(|| setup.env.run(["call", NAME, "wait", "{}"]));
-        setup.once("blocked", "blocked in wait for", 0);
+        setup.once("blocked", "blocked in `wait` for", 0);
         assert_eq!(setup.call("append"), "appended");
         let output = blocked.join().unwrap();
         assert_ne!(output.code, 0, "{output}");
@@ -229,9 +264,9 @@ fn a_server_that_ignores_pings_is_not_killed() {
     let setup = Setup::new(&["--hang-after", "2s"], &["no-ping", "threads"]);
     thread::scope(|scope| {
         let slow = scope.spawn(|| setup.call("wait"));
-        setup.once("running", "1 call overdue: no answer to wait", 6);
+        setup.once("running", "1 call overdue: no answer to `wait`", 6);
         assert_eq!(setup.call("append"), "appended");
-        setup.once("running", "1 call overdue: no answer to wait", 12);
+        setup.once("running", "1 call overdue: no answer to `wait`", 12);
         setup.release();
         assert_eq!(slow.join().unwrap(), "waited");
     });

@@ -206,7 +206,9 @@ fn a_server_that_waits_for_a_child_that_never_ends_hangs_if_no_client_waits() {
     assert!(log.contains(&format!("(cat), child of {pid}")), "{log}");
     let hung = setup.env.events_called(NAME, "hung");
     let detail = hung[0]["detail"].as_str().unwrap();
-    for evidence in ["bytes unread", "oldest call: append", "no answer to ping and tools/list"] {
+    for evidence in
+        ["bytes unread", "oldest call: `append`", "no answer to `ping` and `tools/list`"]
+    {
         assert!(detail.contains(evidence), "{detail}");
     }
 }

@@ -3,21 +3,19 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use rustix::process::Signal;
-use serde_json::{Value, json};
+use serde_json::json;
 
+use super::{NAME, Setup, assert_never_killed, lines, once};
 use crate::env::{TestEnv, fixture, free_port, kill, pid_of, until};
 use crate::proxy::client::text_of;
 use crate::proxy::raw::{BOTH, Raw, call};
-use crate::real_servers::tool;
-
-const NAME: &str = "silent";
 
 /// A server with one thread, or one for each connection.
 const SERVER: &str = r#"
@@ -77,15 +75,9 @@ kind = http.server.ThreadingHTTPServer if "threads" in flags else http.server.HT
 kind(("127.0.0.1", port), Handler).serve_forever()
 "#;
 
-struct Setup {
-    env: TestEnv,
-    effects: PathBuf,
-    fifo: PathBuf,
-}
-
 impl Setup {
-    fn new(options: &[&str], flags: &[&str]) -> Self {
-        let (setup, command) = Self::prepare(flags);
+    fn http(options: &[&str], flags: &[&str]) -> Self {
+        let (setup, command) = Self::http_prepared(flags);
         let (port, command) = command.split_first().unwrap();
         let http = ["--transport", "streamable-http", "--target-port", port];
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
@@ -94,65 +86,17 @@ impl Setup {
     }
 
     /// The files of a server, its port, and the command that starts it.
-    fn prepare(flags: &[&str]) -> (Self, Vec<String>) {
-        let env = TestEnv::new();
-        let script = env.write("server.py", SERVER);
-        let (effects, fifo) = (env.work().join("effects"), env.work().join("fifo"));
-        assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    fn http_prepared(flags: &[&str]) -> (Self, Vec<String>) {
         let port = free_port().to_string();
-        let path = |path: &PathBuf| path.to_str().unwrap().to_owned();
-        let mut command = vec![port.clone(), tool("python/bin/python"), path(&script), port];
-        command.extend([path(&effects), path(&fifo)]);
-        command.extend(flags.iter().map(|flag| (*flag).to_owned()));
-        (Self { env, effects, fifo }, command)
+        let (setup, mut command) = Self::prepared(SERVER, &[&port], flags);
+        command.insert(0, port);
+        (setup, command)
     }
-
-    fn call(&self, tool: &str) -> String {
-        self.env.call(NAME, tool, "{}").lines().next().unwrap().to_owned()
-    }
-
-    #[track_caller]
-    fn once(&self, status: &str, reason: &str, seconds: u64) -> Value {
-        once(&self.env, NAME, status, reason, seconds)
-    }
-
-    fn release(&self) {
-        fs::File::options().write(true).open(&self.fifo).unwrap().write_all(b"x").unwrap();
-    }
-
-    fn effects(&self) -> usize {
-        fs::read_to_string(&self.effects).unwrap_or_default().lines().count()
-    }
-
-    #[track_caller]
-    fn assert_never_killed(&self) {
-        assert_never_killed(&self.env, NAME);
-    }
-}
-
-/// The server once this is its status, and its reason ends with at least so many seconds.
-#[track_caller]
-fn once(env: &TestEnv, name: &str, status: &str, reason: &str, seconds: u64) -> Value {
-    let is_so = |server: &Value| {
-        let shown = server["reason"].as_str().unwrap();
-        let words: Vec<&str> = shown.split([' ', ';', ',']).collect();
-        let last = words.windows(2).rev().find(|pair| pair[1] == "s");
-        let passed = last.map_or(0, |pair| pair[0].parse().unwrap());
-        server["status"] == status && shown.contains(reason) && passed >= seconds
-    };
-    env.once(name, &format!("was {status}: {reason}"), is_so)
-}
-
-#[track_caller]
-fn assert_never_killed(env: &TestEnv, name: &str) {
-    let server = env.once_running(name, 1);
-    assert_eq!(server["restarts_total"], 0, "{server}");
-    assert!(env.events_called(name, "hung").is_empty());
 }
 
 #[test]
 fn a_deadlock_is_killed_and_the_server_is_restarted() {
-    let setup = Setup::new(&["--hang-after", "4s"], &[]);
+    let setup = Setup::http(&["--hang-after", "4s"], &[]);
     let session = Raw::open(setup.env.server(NAME)["url"].as_str().unwrap());
     let parked = session.answered(&call(1, "deadlock", &json!({})));
     assert_eq!(text_of(&parked["result"], 0), "deadlock");
@@ -165,12 +109,62 @@ fn a_deadlock_is_killed_and_the_server_is_restarted() {
     assert!(detail.contains("none of its threads ran"), "{detail}");
     let log = setup.env.ok(["logs", NAME]);
     assert!(log.contains("what its processes wait for:") && log.contains("thread "), "{log}");
-    assert_eq!((setup.call("append"), setup.effects()), ("append".to_owned(), 1));
+    assert_eq!((setup.call("append"), lines(&setup.effects)), ("append".to_owned(), 1));
+}
+
+#[test]
+fn a_deadlock_is_found_although_every_call_has_a_short_limit() {
+    let setup = Setup::http(&["--hang-after", "4s", "--call-timeout", "1s"], &[]);
+    let session = Raw::open(setup.env.server(NAME)["url"].as_str().unwrap());
+    session.answered(&call(1, "deadlock", &json!({})));
+    let answer = session.answered(&call(2, "append", &json!({})));
+    let text = text_of(&answer["result"], 0);
+    assert!(text.starts_with("no answer from `silent` within 1 s"), "{text}");
+    // Nobody waits for anything any more.
+    setup.env.once_running(NAME, 2);
+    assert_eq!(setup.env.events_called(NAME, "hung").len(), 1);
+    assert_eq!((lines(&setup.effects), setup.call("append")), (0, "append".to_owned()));
+}
+
+#[test]
+fn a_deadlock_is_found_although_no_connection_is_accepted() {
+    let (setup, command) = Setup::http_prepared(&[]);
+    let (port, command) = command.split_first().unwrap();
+    let options = ["--transport", "streamable-http", "--target-port", port, "--hang-after", "4s"];
+    let words: Vec<&str> = command.iter().map(String::as_str).collect();
+    setup.env.run_server(NAME, &options, &words);
+    let session = Raw::open(setup.env.server(NAME)["url"].as_str().unwrap());
+    session.answered(&call(1, "deadlock", &json!({})));
+    // More than its queue has room for.
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port.parse().unwrap()));
+    let others: Vec<_> = (0..10)
+        .map_while(|_| TcpStream::connect_timeout(&address, Duration::from_millis(300)).ok())
+        .collect();
+    assert!(others.len() < 10, "the queue is full");
+    let answer = session.answered(&call(2, "append", &json!({})));
+    assert_eq!(text_of(&answer["result"], 0), "append", "it was never sent: {answer}");
+    assert_eq!(lines(&setup.effects), 1);
+    setup.env.once_running(NAME, 2);
+    assert_eq!(setup.env.events_called(NAME, "hung").len(), 1);
+}
+
+#[test]
+fn a_command_has_an_idle_server_observed() {
+    let setup = Setup::http(&["--hang-after", "4s"], &[]);
+    let pid = pid_of(&setup.env.server(NAME));
+    kill(pid, Signal::STOP);
+    thread::scope(|scope| {
+        let called = scope.spawn(|| setup.call("append"));
+        setup.once("suspended", "its process is stopped", 0);
+        kill(pid, Signal::CONT);
+        assert_eq!(called.join().unwrap(), "append");
+    });
+    setup.assert_never_killed();
 }
 
 #[test]
 fn a_suspended_server_is_never_killed_and_answers_everything_later() {
-    let setup = Setup::new(&["--hang-after", "2s"], &[]);
+    let setup = Setup::http(&["--hang-after", "2s"], &[]);
     let pid = pid_of(&setup.env.server(NAME));
     kill(pid, Signal::STOP);
     thread::scope(|scope| {
@@ -181,13 +175,13 @@ fn a_suspended_server_is_never_killed_and_answers_everything_later() {
         kill(pid, Signal::CONT);
         assert_eq!([first, second].map(|call| call.join().unwrap()), ["append", "append"]);
     });
-    assert_eq!(setup.effects(), 2);
+    assert_eq!(lines(&setup.effects), 2);
     setup.assert_never_killed();
 }
 
 #[test]
 fn a_busy_server_is_not_killed() {
-    let setup = Setup::new(&["--hang-after", "2s"], &[]);
+    let setup = Setup::http(&["--hang-after", "2s"], &[]);
     thread::scope(|scope| {
         let spinning = scope.spawn(|| setup.call("spin"));
         setup.once("busy", "it is working, and has read nothing", 6);
@@ -199,28 +193,28 @@ fn a_busy_server_is_not_killed() {
 
 #[test]
 fn a_server_inside_a_call_is_blocked_and_other_calls_wait() {
-    let setup = Setup::new(&["--hang-after", "2s"], &[]);
+    let setup = Setup::http(&["--hang-after", "2s"], &[]);
     thread::scope(|scope| {
         let blocked = scope.spawn(|| setup.call("wait"));
-        setup.once("blocked", "blocked in wait for", 6);
+        setup.once("blocked", "blocked in `wait` for", 6);
         let held = scope.spawn(|| setup.call("append"));
-        setup.once("blocked", "blocked in wait for", 8);
-        assert_eq!(setup.effects(), 0);
+        setup.once("blocked", "blocked in `wait` for", 8);
+        assert_eq!(lines(&setup.effects), 0);
         setup.release();
         assert_eq!([blocked, held].map(|call| call.join().unwrap()), ["wait", "append"]);
     });
-    assert_eq!(setup.effects(), 1);
+    assert_eq!(lines(&setup.effects), 1);
     setup.assert_never_killed();
 }
 
 #[test]
 fn a_lost_answer_is_one_overdue_call() {
-    let setup = Setup::new(&["--hang-after", "2s"], &["threads"]);
+    let setup = Setup::http(&["--hang-after", "2s"], &["threads"]);
     thread::scope(|scope| {
         let lost = scope.spawn(|| setup.call("wait"));
-        setup.once("running", "1 call overdue: no answer to wait", 6);
+        setup.once("running", "1 call overdue: no answer to `wait`", 6);
         assert_eq!(setup.call("append"), "append");
-        setup.once("running", "1 call overdue: no answer to wait", 12);
+        setup.once("running", "1 call overdue: no answer to `wait`", 12);
         setup.release();
         assert_eq!(lost.join().unwrap(), "wait");
     });
@@ -229,15 +223,15 @@ fn a_lost_answer_is_one_overdue_call() {
 
 #[test]
 fn a_server_that_ignores_pings_is_not_killed_and_not_pinged_by_the_next_daemon() {
-    let setup = Setup::new(&["--hang-after", "2s"], &["threads", "no-ping"]);
+    let setup = Setup::http(&["--hang-after", "2s"], &["threads", "no-ping"]);
     for _ in 0..2 {
         thread::scope(|scope| {
             let slow = scope.spawn(|| setup.call("wait"));
-            setup.once("running", "1 call overdue: no answer to wait", 12);
+            setup.once("running", "1 call overdue: no answer to `wait`", 12);
             setup.release();
             assert_eq!(slow.join().unwrap(), "wait");
         });
-        assert_eq!(setup.effects(), 1, "it was pinged once");
+        assert_eq!(lines(&setup.effects), 1, "it was pinged once");
         setup.env.ok(["daemon", "reload"]);
     }
     setup.assert_never_killed();
@@ -265,7 +259,7 @@ impl Drop for Elsewhere {
 
 #[test]
 fn a_remote_server_that_is_silent_is_unresponsive_until_it_answers_again() {
-    let (setup, command) = Setup::prepare(&["threads"]);
+    let (setup, command) = Setup::http_prepared(&["threads"]);
     let port = command[0].parse().unwrap();
     let words: Vec<&str> = command[2..].iter().map(String::as_str).collect();
     let elsewhere = Elsewhere::start(port, &command[1], &words);
@@ -282,11 +276,11 @@ fn a_remote_server_that_is_silent_is_unresponsive_until_it_answers_again() {
         assert!(why.contains("unresponsive"), "{why}");
         assert_eq!(setup.env.call("other", "echo", r#"{"text":"here"}"#), "here");
         setup.once("unresponsive", "it accepts requests and has sent nothing for", 15);
-        assert_eq!(setup.effects(), 0);
+        assert_eq!(lines(&setup.effects), 0);
         kill(pid, Signal::CONT);
         assert_eq!([first, second].map(|call| call.join().unwrap()), ["append", "append"]);
     });
-    assert_eq!(setup.effects(), 2);
+    assert_eq!(lines(&setup.effects), 2);
     setup.assert_never_killed();
     assert_eq!(setup.env.events_called(NAME, "unresponsive").len(), 1);
 }
@@ -361,7 +355,7 @@ fn dead_connections_to_a_remote_server_are_left_behind() {
         assert_eq!(held.join().unwrap(), "hello");
     });
     // The request that was sent may have been executed, so it stays where it is.
-    once(&env, NAME, "running", "1 call overdue: no answer to echo", 0);
+    once(&env, NAME, "running", "1 call overdue: no answer to `echo`", 0);
     assert_eq!(echo(), "hello");
     assert_never_killed(&env, NAME);
 }
