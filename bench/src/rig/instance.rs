@@ -341,7 +341,7 @@ pub(crate) fn parse<T: DeserializeOwned>(command: &str, stdout: &[u8]) -> Result
         .map_err(|source| BenchError::Unreadable { command: command.to_owned(), source })
 }
 
-fn as_str(words: &[String]) -> Vec<&str> {
+pub(crate) fn as_str(words: &[String]) -> Vec<&str> {
     words.iter().map(String::as_str).collect()
 }
 

@@ -14,7 +14,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub(crate) use contract::{Event, Server};
-pub(crate) use instance::{Events, Instance, Programs, Upstream, free_address, kill, output};
+pub(crate) use instance::{
+    Events, Instance, Programs, Upstream, as_str, free_address, kill, output,
+};
 use serde::Serialize;
 pub(crate) use table::{Table, milliseconds};
 use tokio::signal::unix::{SignalKind, signal};

@@ -23,7 +23,7 @@ use super::{add, endpoint};
 use crate::load::{CallError, Endpoint};
 use crate::procfs::{cpu_time, pss_kib};
 use crate::random::Random;
-use crate::rig::{BenchError, Event, Events, Instance, Table};
+use crate::rig::{BenchError, Event, Events, Instance, Table, Upstream};
 
 const START_LIMIT: Duration = Duration::from_secs(120);
 /// How long all servers are blocked at once, and the part of it in which the cost is measured.
@@ -42,6 +42,9 @@ pub(super) struct Options {
     /// The limit after which a hung server is killed, in seconds.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(2..))]
     hang_after: u64,
+    /// Let every second server of a kind speak HTTP.
+    #[arg(long)]
+    http: bool,
     /// How many threads compute all the time.
     #[arg(long, default_value_t = 2)]
     load: usize,
@@ -137,8 +140,10 @@ pub(super) async fn measure(instance: &Instance, options: &Options) -> Result<Fi
         .map(|number| (format!("s{number}"), Kind::ALL[number % Kind::ALL.len()]))
         .collect();
     let limit = format!("{}s", options.hang_after);
-    for (name, kind) in &names {
-        add(instance, name, &["--hang-after", &limit], kind.flags()).await?;
+    for (number, (name, kind)) in names.iter().enumerate() {
+        let is_second = (number / Kind::ALL.len()) % 2 == 1;
+        let upstream = if options.http && is_second { Upstream::Http } else { Upstream::Stdio };
+        add(instance, name, upstream, &["--hang-after", &limit], kind.flags()).await?;
     }
     instance.ready_servers(names.len(), START_LIMIT).await?;
     let mut events = instance.follow()?;

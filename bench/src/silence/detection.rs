@@ -13,9 +13,10 @@ use tokio::time::{sleep, timeout};
 use super::client::{Client, Leave};
 use super::kind::Work;
 use super::{add, endpoint};
+use crate::chain;
 use crate::load::{CallError, Endpoint, LoadError};
 use crate::random::Random;
-use crate::rig::{BenchError, Event, Events, Instance, Table};
+use crate::rig::{BenchError, Event, Events, Instance, Table, Upstream};
 use crate::stats::Percentiles;
 use crate::supervise::kill::wall_clock;
 
@@ -25,6 +26,8 @@ const SERVERS: u32 = 20;
 /// The longest times between the start and the deadlock, and between that and the call that is not read.
 const BEFORE: Duration = Duration::from_secs(5);
 const PHASE: Duration = Duration::from_secs(7);
+/// A server that speaks HTTP deadlocks within this time after its answer.
+const PARKED: Duration = Duration::from_millis(400);
 /// How much later than its limit a kill may come before it counts as none.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// What a kill may take beyond its limit (p99).
@@ -62,9 +65,47 @@ struct Row {
 enum Case {
     /// It deadlocks after a call; the next one is not read.
     Deadlock,
+    /// The same for a server that speaks HTTP.
+    HttpDeadlock,
+    /// It deadlocks, and the call that it has not read is ended by `--call-timeout`.
+    ShortCall,
     /// It never ends a call, which the client cancels while another one is not read.
     CancelledCall,
 }
+
+impl Case {
+    fn upstream(self) -> Upstream {
+        match self {
+            Self::HttpDeadlock => Upstream::Http,
+            Self::Deadlock | Self::ShortCall | Self::CancelledCall => Upstream::Stdio,
+        }
+    }
+
+    fn options(self) -> &'static [&'static str] {
+        match self {
+            Self::ShortCall => &["--call-timeout", "1s"],
+            Self::Deadlock | Self::HttpDeadlock | Self::CancelledCall => &[],
+        }
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Deadlock => "deadlock",
+            Self::HttpDeadlock => "deadlock, HTTP",
+            Self::ShortCall => "deadlock, --call-timeout 1s",
+            Self::CancelledCall => "cancelled call",
+        }
+    }
+}
+
+/// Each with its `--hang-after`, in seconds.
+const CASES: [(Case, u64); 5] = [
+    (Case::Deadlock, 5),
+    (Case::Deadlock, 10),
+    (Case::HttpDeadlock, 5),
+    (Case::ShortCall, 5),
+    (Case::CancelledCall, 5),
+];
 
 impl Figures {
     pub(super) fn is_clean(&self) -> bool {
@@ -74,10 +115,7 @@ impl Figures {
     pub(super) fn text(&self) -> String {
         let title = format!("{} deadlocks, until the kill, less the limit", self.deadlocks);
         let table = self.rows.iter().fold(Table::of_times(title), |table, row| {
-            let what = match row.case {
-                Case::Deadlock => "deadlock",
-                Case::CancelledCall => "cancelled call",
-            };
+            let what = row.case.as_str();
             table.times(format!("{what}, --hang-after {}s", row.hang_after_s), row.beyond)
         });
         let early = self.rows.iter().filter(|row| row.is_early()).map(|row| {
@@ -89,34 +127,27 @@ impl Figures {
 }
 
 impl Row {
-    /// That a client waited is seen by observations only. The first one comes after half of the limit, so a client
-    /// that leaves before it is not seen.
     fn is_early(&self) -> bool {
-        let limit = f64::from(u32::try_from(self.hang_after_s).unwrap_or(u32::MAX));
-        let least = match self.case {
-            Case::Deadlock => limit,
-            Case::CancelledCall => limit / 2.0,
-        };
-        self.earliest_s < least
+        self.earliest_s < f64::from(u32::try_from(self.hang_after_s).unwrap_or(u32::MAX))
     }
 }
 
 pub(super) async fn measure(instance: &Instance, options: &Options) -> Result<Figures, BenchError> {
-    let cases = [(Case::Deadlock, 5), (Case::Deadlock, 10), (Case::CancelledCall, 5)];
     let count = options.deadlocks.min(SERVERS);
     let name = |case: usize, number: u32| format!("c{case}-{number}");
-    for (case, (_, limit)) in cases.iter().enumerate() {
+    for (case, (how, limit)) in CASES.into_iter().enumerate() {
         for number in 0..count {
             let limit = format!("{limit}s");
-            add(instance, &name(case, number), &["--hang-after", &limit], &["--blocking-tools"])
-                .await?;
+            let options = [&["--hang-after", &limit][..], how.options()].concat();
+            let name = name(case, number);
+            add(instance, &name, how.upstream(), &options, &["--blocking-tools"]).await?;
         }
     }
-    instance.ready_servers(cases.len() * count as usize, START_LIMIT).await?;
+    instance.ready_servers(CASES.len() * count as usize, START_LIMIT).await?;
     let events = instance.follow()?;
     let (sender, _) = broadcast::channel(10_000);
     let mut trials = FuturesUnordered::new();
-    for (case, (how, limit)) in cases.into_iter().enumerate() {
+    for (case, (how, limit)) in CASES.into_iter().enumerate() {
         for number in 0..count {
             let name = name(case, number);
             let trial = Trial {
@@ -132,7 +163,7 @@ pub(super) async fn measure(instance: &Instance, options: &Options) -> Result<Fi
             trials.push(async move { (case, trial.take(times).await) });
         }
     }
-    let mut taken = vec![Vec::new(); cases.len()];
+    let mut taken = vec![Vec::new(); CASES.len()];
     tokio::select! {
         failed = publish(events, sender) => return Err(failed),
         failed = async {
@@ -143,7 +174,7 @@ pub(super) async fn measure(instance: &Instance, options: &Options) -> Result<Fi
         } => failed?,
     }
     drop(trials);
-    let rows = cases.into_iter().zip(taken).map(|((case, limit), taken)| {
+    let rows = CASES.into_iter().zip(taken).map(|((case, limit), taken)| {
         let limited = Duration::from_secs(limit);
         let beyond = taken.iter().map(|time| time.saturating_sub(limited)).collect();
         let earliest_s = taken.iter().min().map_or(0.0, Duration::as_secs_f64);
@@ -186,12 +217,20 @@ impl Trial {
             let phase = self.random.time_below(PHASE);
             let hung = match self.case {
                 Case::Deadlock => deadlock(&mut first, &mut second, phase).await,
+                Case::HttpDeadlock => {
+                    first.call("park", &json!({})).await.map_err(failed)?;
+                    sleep(PARKED + phase).await;
+                    answered_or_unknown(&mut second).await
+                }
+                Case::ShortCall => {
+                    first.call("deadlock", &json!({})).await.map_err(failed)?;
+                    sleep(phase).await;
+                    answered_or_unknown(&mut second).await
+                }
                 Case::CancelledCall => cancelled_call(&mut first, &mut second, phase).await,
             };
-            let (hung_at, answered) = hung.map_err(failed)?;
-            let killed_at = self.killed_after(hung_at).await?;
-            answered.expect("still there").map_err(failed)?;
-            taken.push(killed_at);
+            let hung_at = hung.map_err(failed)?;
+            taken.push(self.killed_after(hung_at).await?);
         }
         Ok(taken)
     }
@@ -220,26 +259,37 @@ impl Trial {
     }
 }
 
-type Hung = (Timestamp, super::client::Texts);
-
 /// Returns when the call that was not read is answered, by the next run.
 async fn deadlock(
     first: &mut Client,
     second: &mut Client,
     phase: Duration,
-) -> Result<Hung, CallError> {
+) -> Result<Timestamp, CallError> {
     first.call("deadlock", &json!({})).await?.expect("deadlocked")?;
     sleep(phase).await;
     let hung_at = wall_clock();
-    let answered = second.call("echo", &json!({"text": "still there"})).await?;
-    Ok((hung_at, answered))
+    echo(second).await?;
+    Ok(hung_at)
+}
+
+/// Returns when the call that was not read is answered, by the next run or as one whose effect is unknown.
+async fn answered_or_unknown(client: &mut Client) -> Result<Timestamp, CallError> {
+    let hung_at = wall_clock();
+    match echo(client).await {
+        Err(error) if !chain(&error).contains("effect is unknown") => Err(error),
+        Ok(()) | Err(_) => Ok(hung_at),
+    }
+}
+
+async fn echo(client: &mut Client) -> Result<(), CallError> {
+    client.call("echo", &json!({"text": "still there"})).await?.expect("still there")
 }
 
 async fn cancelled_call(
     first: &mut Client,
     second: &mut Client,
     phase: Duration,
-) -> Result<Hung, CallError> {
+) -> Result<Timestamp, CallError> {
     let work = Work::stall(Duration::from_secs(3600));
     let unread_after = Duration::from_millis(500);
     let leaving = async {
@@ -248,7 +298,8 @@ async fn cancelled_call(
     };
     let waiting = async {
         sleep(unread_after).await;
-        second.call("echo", &json!({"text": "still there"})).await
+        echo(second).await
     };
-    tokio::try_join!(leaving, waiting)
+    let (left_at, ()) = tokio::try_join!(leaving, waiting)?;
+    Ok(left_at)
 }

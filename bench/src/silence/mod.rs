@@ -14,7 +14,9 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::load::Endpoint;
-use crate::rig::{self, BenchError, Instance, Programs, unless_interrupted, with_instance};
+use crate::rig::{
+    self, BenchError, Instance, Programs, Upstream, as_str, unless_interrupted, with_instance,
+};
 
 /// Measures which silent servers are killed.
 #[derive(Debug, clap::Parser)]
@@ -80,13 +82,13 @@ async fn take(measure: &Measure, instance: &Instance) -> Result<Figures, BenchEr
 async fn add(
     instance: &Instance,
     name: &str,
+    upstream: Upstream,
     options: &[&str],
     flags: &[&str],
 ) -> Result<(), BenchError> {
-    let fixture = instance.fixture();
-    let fixture = fixture.to_string_lossy();
-    let words =
-        [&["run", name, "--stable-after", "0s"], options, &["--", &fixture], flags].concat();
+    let arguments = instance.run_arguments(name, upstream)?;
+    let (run, rest) = arguments.split_at(2);
+    let words = [&as_str(run), options, &as_str(rest), flags].concat();
     instance.mainstay(&words).await.map(drop)
 }
 
