@@ -30,6 +30,8 @@ pub struct SilenceInfo {
     pub waits_for: Option<String>,
     /// The probes without an answer: `ping`, `tools/list`.
     pub unanswered_probes: Vec<String>,
+    /// Whether new requests wait in Mainstay until it reads again.
+    pub holds_requests: bool,
     /// When it is killed if it stays as it is: by `--hang-after`, `--busy-limit` or `--block-limit`.
     #[schemars(with = "Option<String>")]
     pub kill_at: Option<Timestamp>,

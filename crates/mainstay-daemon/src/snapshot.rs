@@ -128,6 +128,7 @@ fn silence(findings: &Findings, now: Instant) -> SilenceInfo {
         quiet_since: findings.quiet_since.map(wall),
         waits_for: findings.waits_for.map(|what| what.as_str().to_owned()),
         unanswered_probes: findings.unanswered.iter().map(|it| it.as_str().to_owned()).collect(),
+        holds_requests: findings.verdict.holds_requests(),
         kill_at: findings.kill_at.map(|at| clock::wall_after(at.saturating_duration_since(now))),
     }
 }
@@ -237,6 +238,9 @@ fn last_exit(cause: &Cause, detail: &str, at: Timestamp) -> LastExit {
 
 #[cfg(test)]
 mod tests {
+    use mainstay_api::EventRecord;
+    use mainstay_core::watchdog::{OpenRequest, Verdict};
+
     use super::*;
 
     #[test]
@@ -259,6 +263,21 @@ mod tests {
         assert_eq!(info.loosened, ["host network", "no memory limit"]);
         let target = target(&Workload::Container(container));
         assert_eq!(target.as_deref(), Some("port 8000 in the container, path /mcp"));
+    }
+
+    #[test]
+    fn every_verdict_but_hung_is_an_event_of_its_own() {
+        let since = tokio::time::Instant::now().into_std();
+        let inside = OpenRequest { what: "add".to_owned(), sent: since };
+        let verdicts = [
+            Verdict::Overdue { requests: 0, oldest: None, unread_since: None },
+            Verdict::Busy { since },
+            Verdict::Blocked { inside, since },
+            Verdict::Suspended { since },
+            Verdict::Unresponsive { since },
+            Verdict::Responsive,
+        ];
+        assert_eq!(verdicts.map(|verdict| verdict.as_str()), EventRecord::VERDICTS);
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub struct Operation {
     /// When a request was sent of which an answer is expected.
     pub(crate) sent: Option<Instant>,
     /// Whether the server answers with an event stream.
-    is_streaming: bool,
+    pub(crate) is_streaming: bool,
 }
 
 #[derive(Debug)]

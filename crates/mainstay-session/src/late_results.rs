@@ -280,6 +280,9 @@ impl Server {
         self.record_decision(&call, "joined", what, None);
         self.calls.put_back(key, call);
         self.set_joined(earlier, Some(key));
+        if let Some(earlier) = self.call_of(earlier) {
+            self.forget_given_up(earlier);
+        }
     }
 
     fn set_joined(&mut self, stream: StreamRef, call: Option<CallKey>) {

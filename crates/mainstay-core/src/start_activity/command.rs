@@ -49,8 +49,8 @@ pub(super) fn tool(command: &[String]) -> Option<Tool> {
     let name = program(command);
     let is = |names: &[&str]| names.contains(&name.as_str());
     let installs = || {
-        let mut words = words(command).skip_while(|word| base(word) != name).skip(1);
-        words.find(|word| !word.starts_with('-')).is_some_and(|word| INSTALL.contains(&word))
+        let mut words = words(command).skip_while(|word| base(word) != name);
+        words.nth(1).is_some_and(|word| INSTALL.contains(&word))
     };
     if is(&DOWNLOADERS) || (is(&RUNTIMES) && installs()) {
         Some(Tool::Downloads)

@@ -1,7 +1,7 @@
 //! The observation of a run that may not answer.
 //!
-//! The [`Watchdog`] decides. One is there while the session with a run is open. One observation is in progress at a time, and
-//! none while the run is paused or its engine away: its silence then has another cause.
+//! The [`Watchdog`] decides. It exists while the session with a run is open. One observation is in progress at a time, and none
+//! while the run is paused or its engine is away: its silence then has another cause.
 
 use std::time::{Duration, Instant};
 
@@ -112,6 +112,8 @@ impl Supervisor {
             return;
         };
         watch.is_observing = false;
+        // What was requested meanwhile is not late.
+        watch.requested = watch.requested.map(|requested| requested.max(now));
         if self.unit.is_frozen() {
             return;
         }

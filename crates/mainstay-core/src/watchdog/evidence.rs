@@ -125,8 +125,8 @@ pub enum Verdict {
     Overdue {
         /// How many.
         requests: usize,
-        /// The oldest one.
-        oldest: OpenRequest,
+        /// The oldest one; none if only probes are.
+        oldest: Option<OpenRequest>,
         /// Since when the run has read nothing, if it does not read.
         unread_since: Option<Instant>,
     },
@@ -189,7 +189,9 @@ impl Verdict {
     pub fn since(&self) -> Option<Instant> {
         match self {
             Self::Responsive => None,
-            Self::Overdue { oldest, .. } => Some(oldest.sent),
+            Self::Overdue { oldest, unread_since, .. } => {
+                oldest.as_ref().map(|request| request.sent).or(*unread_since)
+            }
             Self::Blocked { inside, .. } => Some(inside.sent),
             Self::Busy { since }
             | Self::Hung { since }
@@ -201,7 +203,7 @@ impl Verdict {
     /// The request that the verdict is about.
     pub fn request(&self) -> Option<&OpenRequest> {
         match self {
-            Self::Overdue { oldest, .. } => Some(oldest),
+            Self::Overdue { oldest, .. } => oldest.as_ref(),
             Self::Blocked { inside, .. } => Some(inside),
             Self::Responsive
             | Self::Busy { .. }
@@ -243,11 +245,14 @@ impl fmt::Display for Described<'_> {
         match self.verdict {
             Verdict::Responsive => f.write_str("no request is overdue"),
             Verdict::Overdue { requests, oldest, unread_since } => {
-                let calls = if *requests == 1 { "call" } else { "calls" };
-                let (what, waited) = (&oldest.what, since(oldest.sent));
-                write!(f, "{requests} {calls} overdue: no answer to `{what}` for {waited}")?;
+                if let Some(OpenRequest { what, sent }) = oldest {
+                    let calls = if *requests == 1 { "call" } else { "calls" };
+                    let waited = since(*sent);
+                    write!(f, "{requests} {calls} overdue: no answer to `{what}` for {waited}")?;
+                }
+                let separator = if oldest.is_some() { "; " } else { "" };
                 match unread_since {
-                    Some(at) => write!(f, "; it has read nothing for {}", since(*at)),
+                    Some(at) => write!(f, "{separator}it has read nothing for {}", since(*at)),
                     None => Ok(()),
                 }
             }

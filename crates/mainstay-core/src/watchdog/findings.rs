@@ -169,7 +169,7 @@ mod tests {
         );
         check(
             |findings, sent| {
-                let oldest = OpenRequest { what: "slow".to_owned(), sent };
+                let oldest = Some(OpenRequest { what: "slow".to_owned(), sent });
                 findings.verdict = Verdict::Overdue { requests: 1, oldest, unread_since: None };
                 findings.unread_bytes = Some(0);
                 (findings.quiet_since, findings.waits_for) = (None, None);

@@ -5,9 +5,9 @@
 //!
 //! Guarantees:
 //! - a run is killed as hung only if, for `hang_after`, it has read nothing and sent nothing although a request
-//!   and a probe wait, no client waited for a request that it has read, and none of its threads was scheduled (but for the first
-//!   [`BASELINE`], after which it is observed for the first time);
-//! - to the limits for busy and for blocked runs counts only the time in which it was that, since it last read or sent anything;
+//!   waits, no client waited for a request that it has read, and none of its threads was seen to be scheduled (but for the first
+//!   [`BASELINE`], in which it is observed for the first time); and if it has not answered the probes that it was sent meanwhile;
+//! - only time in which a run was busy or blocked, since it last read or sent anything, counts toward the limit for that;
 //! - a suspended run, and one whose input or processes cannot be observed, is never killed; the connections to a run that
 //!   is unresponsive are renewed instead;
 //! - time in which it was suspended does not count, nor does time in which Mainstay itself was not scheduled
@@ -33,9 +33,13 @@ use crate::human_duration;
 /// A run that has a slow request is observed within this time, so that it is known later whether anything has run since.
 pub(crate) const BASELINE: Duration = Duration::from_secs(2);
 
-/// The time between two observations, and while requests are held or unread.
-const INTERVAL: Duration = Duration::from_secs(5);
+/// The time between two observations, and while requests are held or, being overdue, unread. It is so short that a run which stops
+/// to do anything between two of them is killed in time.
+const INTERVAL: Duration = Duration::from_secs(3);
 const UNREAD_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A run that answers something else after this time will not answer a ping.
+const PING_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The time without a message after which an idle run is probed.
 const IDLE_PROBE: Duration = Duration::from_secs(5 * 60);
@@ -106,7 +110,7 @@ struct Spent {
 pub enum Probe {
     /// `ping`
     Ping,
-    /// A list that every server has: `tools/list`, or `server/discover`.
+    /// `tools/list`
     List,
 }
 
@@ -279,22 +283,8 @@ impl Watchdog {
         if is_proven && self.probes.last().is_some() {
             return Verdict::Hung { since: unread_since };
         }
-        match overdue(evidence, Some(unread_since)) {
-            // No client waits, but the run does not read the probes.
-            Verdict::Responsive => self.unread_probe(unread_since),
-            verdict => verdict,
-        }
-    }
-
-    fn unread_probe(&self, unread_since: Instant) -> Verdict {
-        let probe = |probe: Probe, sent: Option<Instant>| {
-            Some(OpenRequest { what: probe.as_str().to_owned(), sent: sent? })
-        };
-        let oldest = probe(Probe::Ping, self.probes.ping).or(probe(Probe::List, self.probes.list));
-        oldest.map_or(Verdict::Responsive, |oldest| {
-            let unread_since = Some(unread_since);
-            Verdict::Overdue { requests: 1, oldest, unread_since }
-        })
+        // Even if no client waits, the run does not read the probes.
+        overdue(evidence, Some(unread_since))
     }
 
     /// When a hang of a run that has read nothing since then is proven, if it stays as it is.
@@ -445,7 +435,7 @@ impl Watchdog {
             return (evidence.last_message.unwrap_or(self.began) + IDLE_PROBE).max(now + INTERVAL);
         };
         if !self.is_overdue(now, evidence) {
-            return waiting_since + overdue;
+            return (waiting_since + overdue).min(now + INTERVAL);
         }
         let is_unread = matches!(evidence.input, Input::Unread { .. });
         let interval =
@@ -471,16 +461,16 @@ fn ignores(ping: Instant, evidence: &Evidence) -> bool {
         Input::Read => true,
         Input::Unread { .. } => false,
         // Whether it has read the ping is not known, but it had the time.
-        Input::Unknown => evidence.last_message >= Some(ping + INTERVAL),
+        Input::Unknown => evidence.last_message >= Some(ping + PING_PATIENCE),
     }
 }
 
 /// The verdict on a run about which nothing is proven.
 fn overdue(evidence: &Evidence, unread_since: Option<Instant>) -> Verdict {
-    match &evidence.oldest {
-        Some(oldest) if evidence.overdue > 0 => {
-            Verdict::Overdue { requests: evidence.overdue, oldest: oldest.clone(), unread_since }
-        }
-        Some(_) | None => Verdict::Responsive,
+    let requests = evidence.overdue;
+    let oldest = evidence.oldest.clone().filter(|_| requests > 0);
+    if oldest.is_none() && unread_since.is_none() {
+        return Verdict::Responsive;
     }
+    Verdict::Overdue { requests, oldest, unread_since }
 }

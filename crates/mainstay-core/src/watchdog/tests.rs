@@ -469,7 +469,7 @@ fn an_idle_run_that_hangs_is_found() {
     world.pass(seconds(10));
     world.behaviour = Behaviour::Deadlocked;
     world.pass(IDLE_PROBE + seconds(40));
-    world.shows("1 call overdue: no answer to `ping` for 50 s; it has read nothing for 50 s");
+    world.shows("it has read nothing for 50 s");
     world.pass(seconds(22));
     assert!(world.killed_after().is_some(), "{world:?}");
 }

@@ -17,8 +17,8 @@ use super::tls::Trust;
 
 /// How long one address may take to accept.
 const CONNECT: Duration = Duration::from_secs(2);
-/// How often a server on this machine is tried that does not accept: its queue of connections is full. Its silence is then
-/// observed, so it is not given up as unreachable.
+/// How often a server on this machine is tried that does not accept connections because its queue of them is full. It is observed
+/// as one that does not answer, so it is given up as unreachable only after two minutes.
 const LOCAL_TRIES: u32 = 60;
 /// How long the server may take to prove who it is.
 const HANDSHAKE: Duration = Duration::from_secs(5);

@@ -78,12 +78,12 @@ impl State {
         all.filter(|it| self.machine.is_operation_of(link, it.operation)).collect()
     }
 
-    /// An operation is aborted, which closes its connection. Whether its request is read still shows whether the server reads.
+    /// An operation is aborted, which closes its connection. Whether its request is read, or a connection was accepted for it at
+    /// all, still shows whether the server reads.
     pub(super) fn keep_closed(&mut self, io: &OperationIo) {
         self.closed.retain(|request| self.machine.is_given_up(request.operation));
         let sent = SentRequest { is_closed: true, ..io.sent_request() };
-        // One without a connection is not sent any more.
-        if sent.port.is_some() && self.machine.is_given_up(sent.operation) {
+        if self.machine.is_given_up(sent.operation) {
             self.closed.push(sent);
         }
     }

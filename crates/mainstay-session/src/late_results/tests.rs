@@ -346,6 +346,24 @@ fn an_abandoned_call_does_not_count_as_a_client_that_waits() {
 }
 
 #[test]
+fn a_call_is_counted_once_however_often_it_is_given_up() {
+    let mut test = TestServer::new();
+    let (session, link) = (test.session(1), test.link());
+    let overdue = |test: &mut TestServer| {
+        let unread = crate::silence::LinkObservation { input: Some((0, 9)), ..Default::default() };
+        test.server.take_evidence(test.now + S(40), link, &unread, S(30)).unwrap().overdue
+    };
+    test.abandoned(session, 1, 7);
+    for id in 2..5 {
+        let repeat = test.calls(session, id, 7);
+        test.commit(&repeat);
+        assert_eq!(overdue(&mut test), 1, "the repeat waits for it");
+        test.gives_up(session, id, TIMEOUT);
+        assert_eq!(overdue(&mut test), 1, "it was given up again");
+    }
+}
+
+#[test]
 fn a_server_cannot_ask_a_client_that_has_given_up() {
     let mut test = TestServer::new();
     let session = test.session(1);

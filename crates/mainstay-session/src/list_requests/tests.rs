@@ -113,6 +113,7 @@ fn a_silent_http_server_is_left_alone() {
     let is_abort =
         |action: &crate::Action| matches!(action, crate::Action::AbortHttp(it) if *it == operation);
     assert!(test.actions.iter().any(is_abort));
+    assert!(test.server.is_given_up(operation), "it is evidence until it is read");
     let is_message = |action: &crate::Action| {
         matches!(action, crate::Action::Http(_, _, crate::HttpOperation::Notify { .. }))
     };

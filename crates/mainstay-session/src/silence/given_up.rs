@@ -1,5 +1,6 @@
 //! Requests that their clients have given up before the run answered, cancelled or not. One that the run has not read is
-//! evidence that it does not read, although nobody waits for an answer. Of one that it has read counts when that was given up.
+//! evidence that it does not read, although nobody waits for an answer. For one that it has read, only the time at which it was
+//! given up counts.
 
 use std::time::Instant;
 
@@ -20,11 +21,11 @@ pub(crate) struct GivenUp {
     pub(super) request: OpenRequest,
     sent_as: SentAs,
     at: Instant,
-    /// Whether its client was answered otherwise. The request itself then stays as evidence.
-    is_answered: bool,
+    /// Whether its line still waits for the answer of the run, and so is evidence itself.
+    is_pending: bool,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SentAs {
     Line(u64),
     Operation(OperationKey),
@@ -52,6 +53,7 @@ impl GivenUp {
 
 impl WatchState {
     fn remember(&mut self, given_up: GivenUp) {
+        self.forget(given_up.sent_as);
         if self.given_up.len() >= MAX_GIVEN_UP {
             // The first ones show since when nothing is read, the last ones when a client last waited.
             self.given_up.remove(MAX_GIVEN_UP / 2);
@@ -59,16 +61,24 @@ impl WatchState {
         self.given_up.push(given_up);
     }
 
+    fn forget(&mut self, sent_as: SentAs) {
+        self.given_up.retain(|it| it.sent_as != sent_as);
+    }
+
     /// Those that count as open requests.
     pub(super) fn given_up(&self) -> impl Iterator<Item = &GivenUp> {
-        self.given_up.iter().filter(|it| !it.is_answered)
+        self.given_up.iter().filter(|it| !it.is_pending)
+    }
+
+    pub(super) fn has_given_up(&self, operation: OperationKey) -> bool {
+        self.given_up().any(|it| it.operation() == Some(operation))
     }
 
     fn forget_read(&mut self, observation: &LinkObservation) {
-        // A server that has answered since reads; it may have lost a connection that was closed.
-        let has_spoken_since = self.last_message;
+        // A server that has sent anything since reads; it may have lost a connection that was closed.
+        let last_message = self.last_message;
         let is_lost = |it: &GivenUp| {
-            it.operation().is_some() && has_spoken_since.is_some_and(|at| at > it.request.sent)
+            it.operation().is_some() && last_message.is_some_and(|at| at > it.request.sent)
         };
         let (unread, read): (Vec<_>, Vec<_>) =
             self.given_up.drain(..).partition(|it| it.is_unread(observation));
@@ -90,29 +100,48 @@ impl Server {
     }
 
     fn remember(&mut self, now: Instant, call: &Call, is_answered: bool) {
-        let (link, sent_as, sent) = match call.stage {
+        let Some((link, sent_as, sent)) = self.sent_as(call) else { return };
+        let Some(watch) = self.links.get_mut(link).map(Link::watch_mut) else { return };
+        let Some(sent_as) = sent_as else {
+            // The run may be inside it.
+            watch.unawaited_since = Some(now);
+            return;
+        };
+        let request = OpenRequest { what: name_of(call), sent: sent.unwrap_or(watch.attached) };
+        let is_pending = is_answered && matches!(sent_as, SentAs::Line(_));
+        watch.remember(GivenUp { request, sent_as, at: now, is_pending });
+    }
+
+    /// A client waits for a call again that was given up.
+    pub(crate) fn forget_given_up(&mut self, key: CallKey) {
+        let sent = self.calls.get(key).and_then(|call| self.sent_as(call));
+        if let Some((link, Some(sent_as), _)) = sent
+            && let Some(watch) = self.links.get_mut(link).map(Link::watch_mut)
+        {
+            watch.forget(sent_as);
+        }
+    }
+
+    /// To which run a call was sent, how, and when. Of a call that an earlier daemon has sent over HTTP only the run is known.
+    fn sent_as(&self, call: &Call) -> Option<(LinkKey, Option<SentAs>, Option<Instant>)> {
+        match call.stage {
             Stage::AtStdio { link, id } => {
-                let stdio = self.links.get(link).and_then(Link::as_stdio);
-                let Some(pending) = stdio.and_then(|stdio| stdio.pending.get(&id)) else { return };
-                (link, SentAs::Line(pending.line), pending.sent)
+                let pending = self.links.get(link)?.as_stdio()?.pending.get(&id)?;
+                Some((link, Some(SentAs::Line(pending.line)), pending.sent))
             }
             Stage::AtHttp { link, operation } => {
                 let sent = self.operations.get(operation).and_then(|operation| operation.sent);
-                (link, SentAs::Operation(operation), sent)
+                Some((link, Some(SentAs::Operation(operation)), sent))
             }
+            Stage::Relayed => Some((self.run_for(call.session)?.link, None, None)),
             Stage::Waiting
             | Stage::Queued(_)
             | Stage::OpeningUpstream
-            | Stage::Relayed
             | Stage::Joined(_)
             | Stage::AwaitingLists { .. }
             | Stage::AwaitingRecord { .. }
-            | Stage::Over => return,
-        };
-        let Some(watch) = self.links.get_mut(link).map(Link::watch_mut) else { return };
-        let sent = sent.unwrap_or(watch.attached);
-        let request = OpenRequest { what: name_of(call), sent };
-        watch.remember(GivenUp { request, sent_as, at: now, is_answered });
+            | Stage::Over => None,
+        }
     }
 
     /// The same, for a call that goes on.
@@ -139,11 +168,5 @@ impl Server {
     /// Whether the request of an operation was given up, and counts until its run has read it.
     pub fn is_given_up(&self, operation: OperationKey) -> bool {
         self.links.values().any(|link| link.watch().has_given_up(operation))
-    }
-}
-
-impl WatchState {
-    pub(super) fn has_given_up(&self, operation: OperationKey) -> bool {
-        self.given_up().any(|it| it.operation() == Some(operation))
     }
 }

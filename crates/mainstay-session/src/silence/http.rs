@@ -1,8 +1,8 @@
 //! Evidence about a run that speaks HTTP, and requests that wait until it answers again.
 //!
 //! Each request has a connection of its own while it waits for its answer. So a request is unread if all of its bytes are
-//! unread on the server's end of that connection, accepted or not. A request of which anything was read, and one that cannot be
-//! found there, counts as read: it may be what the server is doing.
+//! unread on the server's end of that connection, accepted or not; and if the server has accepted no connection for it. A request
+//! of which anything was read, and one that cannot be found on its connection, counts as read: it may be what the server is doing.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -165,9 +165,7 @@ impl Server {
             let sent = it.sent?;
             let (awaited_by, what) = match &it.purpose {
                 Purpose::Call(call) => {
-                    let is_awaited = self.awaiting_call(*call).is_some();
-                    let awaited_by = if is_awaited { AwaitedBy::Client } else { AwaitedBy::Nobody };
-                    (awaited_by, self.calls.get(*call).map(|call| name_of(call))?)
+                    (self.awaited_by(*call), self.calls.get(*call).map(|call| name_of(call))?)
                 }
                 Purpose::Open(Some(_)) => (AwaitedBy::Client, "initialize".to_owned()),
                 Purpose::Open(None) => (AwaitedBy::Probe, "initialize".to_owned()),
@@ -178,7 +176,8 @@ impl Server {
                 Purpose::Notify(_) | Purpose::Listen(_) | Purpose::Delete => return None,
             };
             let is_new = found.is_some_and(|found| found.is_before(sent));
-            let unread = unread(operation).filter(|_| !is_new);
+            // Of a server that answers by events, a request to resume them may be unread, but not the request itself.
+            let unread = unread(operation).filter(|_| !is_new && !it.is_streaming);
             if unread.is_some() && watch.has_given_up(operation) {
                 return None;
             }
@@ -196,18 +195,20 @@ impl Server {
         // What an earlier daemon sent may be what the run is doing.
         let relayed = self.relayed_to(key).filter_map(|call| {
             let what = self.calls.get(call).map(|call| name_of(call))?;
+            let awaited_by = self.awaited_by(call);
             let request = OpenRequest { what, sent: watch.attached };
-            Some(RunRequest { request, awaited_by: AwaitedBy::Client, unread: None, is_new: false })
+            Some(RunRequest { request, awaited_by, unread: None, is_new: false })
         });
         of_this_daemon.chain(given_up).chain(relayed).collect()
     }
 
+    fn awaited_by(&self, call: CallKey) -> AwaitedBy {
+        if self.awaiting_call(call).is_some() { AwaitedBy::Client } else { AwaitedBy::Nobody }
+    }
+
     pub(super) fn relayed_to(&self, key: LinkKey) -> impl Iterator<Item = CallKey> {
         let is_relayed = |call: &Call| matches!(call.stage, Stage::Relayed);
-        let relayed = self
-            .calls
-            .iter()
-            .filter(move |(key, call)| is_relayed(call) && self.awaiting_call(*key).is_some());
+        let relayed = self.calls.iter().filter(move |(_, call)| is_relayed(call));
         let is_here = move |session| self.run_for(session).is_some_and(|run| run.link == key);
         relayed.filter(move |(_, call)| is_here(call.session)).map(|(call, _)| call)
     }

@@ -137,6 +137,7 @@ pub(crate) mod tests {
             quiet_since: None,
             waits_for: None,
             unanswered_probes: Vec::new(),
+            holds_requests: false,
             kill_at: None,
         }
     }

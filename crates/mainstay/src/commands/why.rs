@@ -178,8 +178,7 @@ fn next(server: &ServerInfo, when: &When) -> String {
             "It is starting; it is ready when it has answered `initialize`.".to_owned()
         }
         (Status::Running, _) if is_overdue(server) => {
-            let silence = server.silence.as_ref();
-            if silence.is_some_and(|it| it.kill_at.is_some() || it.unread_bytes > Some(0)) {
+            if server.silence.as_ref().is_some_and(|silence| silence.holds_requests) {
                 let limit = limit(server, "--hang-after", when);
                 format!("New requests wait until it reads again. {limit}")
             } else {

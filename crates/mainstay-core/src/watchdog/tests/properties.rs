@@ -50,6 +50,7 @@ proptest! {
         answers_ping: bool,
         can_observe in proptest::bool::weighted(0.9),
         [busy_limit, block_limit] in uniform2(of(1_u64..600)),
+        runs_for in 0_u64..40,
         steps in vec(step(), 1..30),
     ) {
         let limits = WatchLimits {
@@ -78,8 +79,11 @@ proptest! {
         world.messages.retain(|message| !is_awaited(message));
         world.pass(seconds(10));
         world.give_up();
-        world.behaviour = Behaviour::Deadlocked;
+        // It may work for a while before it deadlocks.
+        world.behaviour = Behaviour::Spinning;
         world.begin_call();
+        world.pass(seconds(if busy_limit.is_none() { runs_for } else { 0 }));
+        world.behaviour = Behaviour::Deadlocked;
         let begun = world.now - world.start;
         world.pass(seconds(hang_after + 2));
         let killed = world.killed_after();

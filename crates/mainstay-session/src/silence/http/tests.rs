@@ -146,6 +146,33 @@ fn a_request_for_which_no_connection_is_accepted_is_unread() {
 }
 
 #[test]
+fn a_call_that_is_answered_by_events_was_read() {
+    let mut test = TestServer::http();
+    let session = test.session(1);
+    test.request(session);
+    let operation = test.http_request();
+    test.server.http_streaming(test.now, operation);
+    test.now += SECOND;
+    // What is unread is the request to resume the events.
+    let found = evidence(&mut test, &[operation]);
+    assert_eq!((found.being_handled.unwrap().what.as_str(), found.input), ("slow", Input::Read));
+}
+
+#[test]
+fn of_a_call_that_an_earlier_daemon_has_sent_counts_when_its_client_gave_it_up() {
+    let mut test = TestServer::http();
+    let session = test.session(1);
+    test.request(session);
+    let call = test.server.calls.keys()[0];
+    test.server.calls.get_mut(call).unwrap().stage = Stage::Relayed;
+    assert_eq!(evidence(&mut test, &[]).being_handled.unwrap().what, "slow");
+    test.now += SECOND;
+    test.cancels(session);
+    let found = evidence(&mut test, &[]);
+    assert_eq!((found.being_handled, found.unawaited_since), (None, Some(test.now)));
+}
+
+#[test]
 fn a_server_that_answers_anything_has_spoken() {
     let mut test = TestServer::http();
     let link = test.link();
@@ -292,6 +319,8 @@ fn connection() -> impl Strategy<Value = UnreadConnection> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn no_request_is_unread_without_a_connection_of_its_own(
         sent in prop::collection::vec(request(), 0..8),

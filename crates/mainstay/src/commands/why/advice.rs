@@ -5,7 +5,7 @@ mod container;
 mod port;
 mod variable;
 
-use mainstay_api::{LastExit, ServerInfo, WhyReport};
+use mainstay_api::{EventRecord, LastExit, ServerInfo, WhyReport};
 use mainstay_core::Status;
 
 use super::is_overdue;
@@ -31,10 +31,14 @@ fn on_status(report: &WhyReport) -> Vec<String> {
     match server.status {
         Status::Stopping | Status::Removing => Vec::new(),
         Status::Stopped => vec![format!("`mainstay start {name}` starts it")],
-        Status::Running if is_overdue(server) => vec![
-            "its log may show what it does; the client can cancel the call".to_owned(),
-            format!("`mainstay restart {name}` ends the call and restarts it"),
-        ],
+        Status::Running if is_overdue(server) => {
+            let has_call = server.silence.as_ref().is_some_and(|silence| silence.overdue_calls > 0);
+            let cancel = if has_call { "; the client can cancel the call" } else { "" };
+            vec![
+                format!("its log may show what it does{cancel}"),
+                format!("`mainstay restart {name}` restarts it now"),
+            ]
+        }
         Status::Running => ended.into_iter().collect(),
         Status::Busy => vec![
             format!(
@@ -96,10 +100,21 @@ fn resume(server: &ServerInfo) -> String {
     )
 }
 
+/// What was known about the last run that ended, when it ended.
+fn last_verdict(events: &[EventRecord]) -> Option<&str> {
+    let end = events.iter().rposition(|event| event.event == "ended")?;
+    let (earlier, ended) = (&events[..end], &events[end]);
+    let is_verdict = |event: &&EventRecord| {
+        event.run == ended.run && EventRecord::VERDICTS.contains(&event.event.as_str())
+    };
+    earlier.iter().rfind(is_verdict).map(|event| event.event.as_str())
+}
+
 /// Advice that depends on the exit.
 fn on_exit(exit: &LastExit, report: &WhyReport) -> String {
     let ServerInfo { name, transport, engine, .. } = &report.server;
     let ever_ready = report.events.iter().any(|event| event.event == "ready");
+    let verdict = last_verdict(&report.events);
     if container::is_contained(&report.server)
         && let Some(advice) = container::on_exit(exit, report, ever_ready)
     {
@@ -138,10 +153,10 @@ fn on_exit(exit: &LastExit, report: &WhyReport) -> String {
             "it never answered `initialize`: check that the command starts an MCP server that uses {transport} at `--target-port` and `--path` (default /mcp), or give it more time \
              with `--start-timeout`"
         ),
-        ("hung", ..) if exit.detail.contains("-limit)") => {
+        ("hung", ..) if matches!(verdict, Some("busy" | "blocked")) => {
             "a call took longer than that limit: raise it if such calls are normal".to_owned()
         }
-        ("hung", ..) if exit.detail.contains("read nothing") => format!(
+        ("hung", ..) if verdict.is_some() => format!(
             "`mainstay logs {name}` shows what each of its threads waited for; `--hang-after never` leaves such a server alone"
         ),
         ("hung" | "not-ready", ..) => {

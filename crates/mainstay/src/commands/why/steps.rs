@@ -87,8 +87,12 @@ impl Step<'_> {
         // A narrow terminal has room for one only. What led to it comes last.
         let (before, rest) = events.split_at(at);
         let (shown, after) = rest.split_at(1);
-        let others = after.iter().chain(before).filter(|event| !is_transient(&event.event));
-        let all = shown.iter().chain(others);
+        // The end of a run says how long it was ready.
+        let is_ended = shown.iter().any(|event| event.event == "ended");
+        let is_shown = |event: &&&EventRecord| {
+            !(is_transient(&event.event) || (is_ended && event.event == "ready"))
+        };
+        let all = shown.iter().chain(after.iter().chain(before).filter(is_shown));
         let mut parts: Vec<String> = Vec::new();
         for detail in all.map(|event| plain_line(&event.detail)).filter(|text| !text.is_empty()) {
             // The end of a run repeats why Mainstay ended it.
@@ -240,7 +244,7 @@ pub(super) mod tests {
         let steps = steps(&events);
         let shown: Vec<_> = steps.iter().map(|step| step.shown().event.as_str()).collect();
         assert_eq!(shown, ["ended", "client", "started"]);
-        assert_eq!(steps[0].detail(), "exited 1 after 2 s; restart 1 of 10 now; ready after 2 s");
+        assert_eq!(steps[0].detail(), "exited 1 after 2 s; restart 1 of 10 now");
         assert_eq!(steps[2].detail(), "run 2 has started");
     }
 

@@ -4,11 +4,13 @@ use std::fs;
 use std::io::Write as _;
 use std::process::Command;
 use std::thread;
+use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 use super::seconds_in;
-use crate::env::{TestEnv, pid_of};
+use crate::env::{TestEnv, kill, pid_of, shim_of, until};
 use crate::real_servers::tool;
 
 const NAME: &str = "real";
@@ -72,7 +74,7 @@ for line in lines:
         version = message["params"]["protocolVersion"]
         send({"id": id, "result": {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}})
     elif method == "tools/list":
-        names = ["append", "flood", "ignore", "orphan", "fsync"]
+        names = ["append", "flood", "flood-later", "ignore", "orphan", "fsync"]
         send({"id": id, "result": {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in names]}})
     elif method == "ping":
         send({"id": id, "result": {}})
@@ -82,7 +84,9 @@ for line in lines:
             with open(release + ".effects", "a") as file:
                 file.write("x\n")
             text(id, "appended")
-        elif name == "flood":
+        elif name in ("flood", "flood-later"):
+            if name == "flood-later":
+                open(release).read()
             # More than any pipe holds, while nothing is read.
             for n in range(400):
                 print("junk " + "x" * 10000)
@@ -217,6 +221,30 @@ fn a_server_that_waits_for_a_child_that_never_ends_hangs_if_no_client_waits() {
 fn a_server_that_floods_its_output_is_not_killed() {
     let setup = Setup::python(&["--hang-after", "2s"], PLAIN);
     assert_eq!(setup.call("flood").len(), 3_000_000);
+    assert_eq!(setup.call("append"), "appended");
+    setup.assert_never_killed();
+}
+
+#[test]
+fn a_server_whose_output_pipe_is_full_is_not_killed() {
+    let setup = Setup::python(&["--hang-after", "2s"], PLAIN);
+    let server = setup.env.server(NAME);
+    let (pid, shim) = (pid_of(&server), shim_of(&server));
+    thread::scope(|scope| {
+        let flood = scope.spawn(|| setup.call("flood-later"));
+        let mut release = fs::File::options().write(true).open(&setup.release).unwrap();
+        // From now on nobody reads what it writes.
+        kill(shim, Signal::STOP);
+        release.write_all(b"x").unwrap();
+        drop(release);
+        until("its output pipe is full", || {
+            let waits_in = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap();
+            waits_in.contains("pipe_write").then_some(())
+        });
+        thread::sleep(Duration::from_secs(6));
+        kill(shim, Signal::CONT);
+        assert_eq!(flood.join().unwrap().len(), 3_000_000);
+    });
     assert_eq!(setup.call("append"), "appended");
     setup.assert_never_killed();
 }
