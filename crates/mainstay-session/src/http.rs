@@ -112,7 +112,7 @@ impl Http {
             waiting: Vec::new(),
             background_opens: 0,
             background_queue: VecDeque::new(),
-            watch: WatchState::new(now),
+            watch: WatchState::new(now, false),
             queue: VecDeque::new(),
             renewals: Renewals::default(),
         }

@@ -138,7 +138,7 @@ pub(crate) fn waiting(
 /// For a call that the server may have executed, after its time limit.
 pub(crate) fn timed_out(server: &str, limit: &str) -> String {
     format!(
-        "no answer from `{server}` within {limit}, the limit for this call: it was cancelled, and its effect is unknown; \
+        "no answer from `{server}` within {limit}, the limit for this call (`--call-timeout`): it was cancelled, and its effect is unknown; \
          check before you repeat it"
     )
 }
@@ -156,7 +156,7 @@ pub(crate) fn timed_out_unsent(
         _ => "it was not ready",
     };
     format!(
-        "no answer from `{server}` within {limit}, the limit for this call: {why}; the call was never sent to it, and not \
+        "no answer from `{server}` within {limit}, the limit for this call (`--call-timeout`): {why}; the call was never sent to it, and not \
          executed"
     )
 }

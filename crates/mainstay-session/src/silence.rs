@@ -49,10 +49,30 @@ pub(crate) struct WatchState {
     given_up: Vec<GivenUp>,
     /// When a client has last given up a request that it had read.
     unawaited_since: Option<Instant>,
+    unread: UnreadInput,
+}
+
+/// Input of a stdio run that it has not read. Besides requests these may be notifications, and what an earlier daemon has sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum UnreadInput {
+    None,
+    /// An earlier daemon may have sent something. The run was not observed since.
+    Unknown,
+    /// Something behind the last line that it has read was seen to be unread since then.
+    Since(Instant, u64),
+}
+
+impl UnreadInput {
+    fn since(self) -> Option<Instant> {
+        match self {
+            Self::Since(since, _) => Some(since),
+            Self::None | Self::Unknown => None,
+        }
+    }
 }
 
 impl WatchState {
-    pub(crate) fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant, is_inherited: bool) -> Self {
         Self {
             attached: now,
             is_held: false,
@@ -61,7 +81,19 @@ impl WatchState {
             answered_ping: false,
             given_up: Vec::new(),
             unawaited_since: None,
+            unread: if is_inherited { UnreadInput::Unknown } else { UnreadInput::None },
         }
+    }
+
+    fn note_unread(&mut self, now: Instant, observed: &LinkObservation) {
+        self.unread = match (observed.input, self.unread) {
+            (None, before) => before,
+            (Some((_, 0)), _) => UnreadInput::None,
+            (Some((line, _)), UnreadInput::Since(since, before)) if before == line => {
+                UnreadInput::Since(since, line)
+            }
+            (Some((line, _)), _) => UnreadInput::Since(now, line),
+        };
     }
 
     pub(crate) fn is_silent_since(&self, since: Instant) -> bool {
@@ -82,7 +114,8 @@ impl Server {
                 self.operations.values().any(is_request) || self.relayed_to(key).next().is_some()
             }
         };
-        has_requests || !link.watch().given_up.is_empty()
+        let watch = link.watch();
+        has_requests || watch.unread != UnreadInput::None || !watch.given_up.is_empty()
     }
 
     /// What is known about a run, to which requests without an answer for `overdue` are overdue. While no request is open,
@@ -94,7 +127,10 @@ impl Server {
         observed: &LinkObservation,
         overdue: Duration,
     ) -> Option<Evidence> {
-        self.forget_read(key, observed);
+        if let Some(watch) = self.links.get_mut(key).map(Link::watch_mut) {
+            watch.forget_read(observed);
+            watch.note_unread(now, observed);
+        }
         let evidence = match self.links.get(key)?.as_stdio() {
             Some(stdio) => self.stdio_evidence(now, stdio, observed, overdue),
             None => self.http_evidence(now, key, observed, overdue)?,
@@ -139,6 +175,7 @@ impl Server {
         let given_up = || stdio.watch.given_up().map(|it| &it.request);
         let unread = sent().filter(|(pending, _)| is_unread(pending)).map(|(_, sent)| sent);
         let unread = unread.chain(given_up().map(|request| request.sent));
+        let unread = unread.chain(stdio.watch.unread.since());
         let input = match (observed.input, unread.min()) {
             (None, _) => Input::Unknown,
             (Some(_), None) => Input::Read,
@@ -371,6 +408,30 @@ mod tests {
         assert_eq!((found.oldest, found.input), (None, Input::Read));
         assert_eq!(found.unawaited_since, Some(cancelled), "it was inside that call");
         assert_eq!(evidence(&mut test, 0).oldest, None, "it was read");
+    }
+
+    #[test]
+    fn what_is_unread_counts_although_nothing_is_known_about_it() {
+        let mut test = TestServer::without_run();
+        test.attach_again();
+        let link = test.link();
+        assert!(test.server.is_waiting_for(link), "an earlier daemon may have sent something");
+        let begun = test.now;
+        let mut found = |line, bytes| {
+            let input = Some((line, bytes));
+            let observed = LinkObservation { input, ..LinkObservation::default() };
+            test.now += Duration::from_secs(1);
+            let input =
+                test.server.take_evidence(test.now, link, &observed, OVERDUE).unwrap().input;
+            (input, test.server.is_waiting_for(link))
+        };
+        let unread = |seconds, bytes| {
+            let since = begun + Duration::from_secs(seconds);
+            (Input::Unread { since, bytes }, true)
+        };
+        assert_eq!([found(8, 50), found(8, 90)], [unread(1, 50), unread(1, 90)]);
+        assert_eq!(found(9, 40), unread(3, 40), "it has read since");
+        assert_eq!(found(9, 0), (Input::Read, false));
     }
 
     #[test]

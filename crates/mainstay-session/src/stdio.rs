@@ -105,7 +105,7 @@ impl Stdio {
             is_closed: false,
             misses_nothing,
             is_full: false,
-            watch: WatchState::new(now),
+            watch: WatchState::new(now, written > 0),
             queue: VecDeque::new(),
             queued_notifications: 0,
             pending: HashMap::new(),

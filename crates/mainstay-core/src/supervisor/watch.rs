@@ -65,8 +65,8 @@ impl Supervisor {
             self.watch = Some(Watch {
                 connection,
                 is_observing: false,
-                // Requests of an earlier daemon may wait.
-                requested: Some(now + limits.overdue()),
+                // Requests of an earlier daemon may wait, or be unread.
+                requested: Some(now + limits.overdue().min(BASELINE) / 2),
                 watchdog: Watchdog::new(now, limits, self.ignores_ping),
             });
         }

@@ -239,10 +239,14 @@ impl Watchdog {
         self.observed = Some(LastObservation { at: now, switches, quiet_since, active_at });
     }
 
-    /// Since when an answer has been expected, to a request or a probe.
+    /// Since when something has been unread, or an answer to a request or a probe has been expected.
     fn waiting_since(&self, evidence: &Evidence) -> Option<Instant> {
         let requests = evidence.oldest.as_ref().map(|request| request.sent);
-        [requests, self.probes.ping, self.probes.list].into_iter().flatten().min()
+        let unread = match evidence.input {
+            Input::Unread { since, .. } => Some(since),
+            Input::Unknown | Input::Read => None,
+        };
+        [requests, unread, self.probes.ping, self.probes.list].into_iter().flatten().min()
     }
 
     fn is_overdue(&self, now: Instant, evidence: &Evidence) -> bool {
@@ -251,14 +255,15 @@ impl Watchdog {
     }
 
     fn classify(&self, now: Instant, evidence: &Evidence) -> Verdict {
+        let waiting_since = self.waiting_since(evidence);
+        if let Some(since) = waiting_since.filter(|_| is_suspended(evidence)) {
+            return Verdict::Suspended { since };
+        }
         let Some(observed) = self.observed.filter(|_| self.is_overdue(now, evidence)) else {
             return Verdict::Responsive;
         };
         if evidence.processes.is_none() {
             return self.classify_unobserved(now, evidence);
-        }
-        if is_suspended(evidence) {
-            return Verdict::Suspended { since: self.waiting_since(evidence).unwrap_or(now) };
         }
         let unread_since = match evidence.input {
             Input::Unknown => return self.classify_unobserved(now, evidence),
@@ -374,15 +379,18 @@ impl Watchdog {
 
     /// Probes an overdue run by `ping`, and by a list if that has no answer; and an idle one by what it answers.
     fn probe(&mut self, now: Instant, evidence: &Evidence, actions: &mut Vec<WatchAction>) {
-        let is_unread = matches!(evidence.input, Input::Unread { .. });
-        let is_idle = evidence.oldest.is_none() && self.probes.last().is_none();
         let idle_since = evidence.last_message.unwrap_or(self.began);
-        let is_due = if is_idle {
+        let is_due = if self.waiting_since(evidence).is_none() {
             now >= idle_since + IDLE_PROBE
         } else {
+            // It may have stopped to read since it answered the last probe.
+            let is_silent = match evidence.input {
+                Input::Unread { since, .. } => evidence.last_message <= Some(since),
+                Input::Unknown | Input::Read => false,
+            };
             self.is_overdue(now, evidence)
                 && !is_suspended(evidence)
-                && (is_unread || now >= self.next_probe)
+                && (is_silent || now >= self.next_probe)
         };
         if !is_due {
             return;

@@ -306,7 +306,9 @@ impl Run {
         }
         // A tree that cannot be listed now is listed again in the next round, or given up.
         let _again = match action {
-            Some(Action::Term) => tree::kill_all(own_pid(), Signal::TERM),
+            // What is stopped gets the first signal only when it continues.
+            Some(Action::Term) => tree::kill_all(own_pid(), Signal::TERM)
+                .and_then(|()| tree::kill_all(own_pid(), Signal::CONT)),
             Some(Action::Kill) => tree::kill_all(own_pid(), Signal::KILL),
             Some(Action::Finish) => return self.report_end(),
             None => return,

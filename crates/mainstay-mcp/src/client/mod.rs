@@ -97,6 +97,11 @@ impl Client {
         Self::new(self.target().clone())
     }
 
+    /// Closes the connections that wait for a request.
+    pub fn close_idle(&self) {
+        self.shared.pool.close_idle();
+    }
+
     pub fn target(&self) -> &Target {
         &self.shared.target
     }

@@ -83,6 +83,12 @@ impl Pool {
         }
     }
 
+    /// Closes all idle connections.
+    pub(super) fn close_idle(&self) {
+        let idle = std::mem::take(&mut self.lock().idle);
+        drop(idle);
+    }
+
     /// Closes what has aged. Returns when to call it again.
     fn sweep(&self, now: Instant) -> Option<Instant> {
         let mut state = self.lock();

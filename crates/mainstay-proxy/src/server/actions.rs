@@ -107,6 +107,9 @@ impl ServerHandle {
     }
 }
 
-fn transport(state: &mut State, link: mainstay_session::LinkKey) -> Option<&mut Transport> {
+pub(super) fn transport(
+    state: &mut State,
+    link: mainstay_session::LinkKey,
+) -> Option<&mut Transport> {
     state.links.get_mut(&link).map(|io| &mut io.transport)
 }

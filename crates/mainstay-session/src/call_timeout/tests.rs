@@ -50,7 +50,7 @@ fn decisions(test: &TestServer) -> Vec<&'static str> {
     decisions.collect()
 }
 
-const UNKNOWN: &str = "no answer from `time` within 5 s, the limit for this call: it was cancelled, and its effect is \
+const UNKNOWN: &str = "no answer from `time` within 5 s, the limit for this call (`--call-timeout`): it was cancelled, and its effect is \
                        unknown; check before you repeat it";
 
 #[test]
@@ -112,7 +112,7 @@ fn a_call_that_was_never_sent_was_not_executed() {
     let queued = call(&mut test, session, "quick");
     test.commit(&queued);
     test.passes(S(5));
-    let expected = "no answer from `time` within 5 s, the limit for this call: it does not read its input; the call was \
+    let expected = "no answer from `time` within 5 s, the limit for this call (`--call-timeout`): it does not read its input; the call was \
                     never sent to it, and not executed";
     assert_eq!(answer(&mut test, &queued).as_deref(), Some(expected));
     test.server.send_held_requests(test.now, test.link());
@@ -122,7 +122,7 @@ fn a_call_that_was_never_sent_was_not_executed() {
     let held = call(&mut test, session, "quick");
     test.commit(&held);
     test.passes(S(5));
-    let expected = "no answer from `time` within 5 s, the limit for this call: it was not ready; the call was never sent \
+    let expected = "no answer from `time` within 5 s, the limit for this call (`--call-timeout`): it was not ready; the call was never sent \
                     to it, and not executed";
     assert_eq!(answer(&mut test, &held).as_deref(), Some(expected));
     assert!(!test.server.usage().iter().any(|(what, _)| *what == "held"));

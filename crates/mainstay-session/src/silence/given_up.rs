@@ -74,7 +74,8 @@ impl WatchState {
         self.given_up().any(|it| it.operation() == Some(operation))
     }
 
-    fn forget_read(&mut self, observation: &LinkObservation) {
+    /// Forgets those that the run has read, and all if that cannot be observed.
+    pub(super) fn forget_read(&mut self, observation: &LinkObservation) {
         // A server that has sent anything since reads; it may have lost a connection that was closed.
         let last_message = self.last_message;
         let is_lost = |it: &GivenUp| {
@@ -149,13 +150,6 @@ impl Server {
         if let Some(call) = self.calls.take(key) {
             self.remember_given_up(now, &call);
             self.calls.put_back(key, call);
-        }
-    }
-
-    /// Forgets the requests that a run has read, and all if that cannot be observed.
-    pub(super) fn forget_read(&mut self, key: LinkKey, observation: &LinkObservation) {
-        if let Some(link) = self.links.get_mut(key) {
-            link.watch_mut().forget_read(observation);
         }
     }
 

@@ -65,6 +65,10 @@ impl UnreadRequests {
         Self { at, unread }
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.unread.is_empty()
+    }
+
     /// How many bytes of a request are unread, if it is.
     pub(super) fn unread_bytes(&self, operation: OperationKey) -> Option<u64> {
         self.unread.get(&operation).copied()

@@ -86,8 +86,11 @@ fn verdict(server: &ServerInfo) -> String {
     let ServerInfo { name, status, .. } = server;
     let word = if *status == Status::Error { "down" } else { status.as_str() };
     let line = format!("{name} is {}", paint::status(*status)(word));
-    match reason(server) {
-        Some(reason) => format!("{line}: {reason}"),
+    let reason = reason(server);
+    match reason.as_deref().map(|reason| (reason, reason.strip_prefix(word))) {
+        // "blocked in `add` for 3 min"
+        Some((_, Some(rest))) if rest.starts_with(' ') => format!("{line}{rest}"),
+        Some((reason, _)) => format!("{line}: {reason}"),
         None => line,
     }
 }

@@ -21,6 +21,7 @@ impl World {
                         self.alive.remove(&run);
                         self.gone(run, Cause::Exited(Exit::signal(15)))
                     }
+                    Action::Observe(connection) => Event::Observed(connection, None),
                     other => panic!("{other:?}"),
                 };
                 self.tell(event);

@@ -45,7 +45,7 @@ fn on_status(report: &WhyReport) -> Vec<String> {
                 "wait, or `mainstay restart {name}`: calls that it has not read go to the next run"
             ),
             format!(
-                "`mainstay run {name} --replace --busy-limit TIME` sets a limit, and restarts it now"
+                "`mainstay run {name} --replace --busy-limit TIME` changes the limit, and restarts it now"
             ),
         ],
         Status::Blocked => vec![
@@ -60,6 +60,9 @@ fn on_status(report: &WhyReport) -> Vec<String> {
         Status::Suspended => {
             vec![resume(server), format!("`mainstay restart {name}` kills it and restarts it")]
         }
+        Status::Unresponsive if server.engine == REMOTE => vec![format!(
+            "look at it where it runs; `mainstay restart {name}` opens new sessions with it"
+        )],
         Status::Hung | Status::Unresponsive => {
             vec![format!("its log may show why; `mainstay restart {name}` restarts it now")]
         }

@@ -23,7 +23,7 @@ pub(super) struct Step<'a> {
 }
 
 /// Events that are not shown if another event of the run follows, and so are those about silence.
-const TRANSIENT: [&str; 4] = ["starting", "started", "stopping", "hung"];
+const TRANSIENT: [&str; 5] = ["starting", "started", "slow-start", "stopping", "hung"];
 
 fn is_transient(event: &str) -> bool {
     TRANSIENT.contains(&event) || EventRecord::VERDICTS.contains(&event)
