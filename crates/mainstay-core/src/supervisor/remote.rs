@@ -130,6 +130,7 @@ fn ends_remote_outage(event: &unit::Event) -> bool {
         | E::Unpaused { .. }
         | E::Unhealthy { .. }
         | E::Healthy { .. }
+        | E::Silent { .. }
         | E::EngineAway { .. }
         | E::EngineBack
         | E::HostResumed

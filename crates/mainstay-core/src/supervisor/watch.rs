@@ -154,7 +154,13 @@ impl Supervisor {
                 let detail = self.describe(&event);
                 self.actions.push(Action::Record { event, detail });
             }
-            WatchAction::Kill(what) => self.feed(now, unit::Event::Hung { run, what }),
+            WatchAction::Kill(what) => {
+                let since = self.verdict().and_then(Verdict::since);
+                if let Some(since) = since {
+                    self.feed(now, unit::Event::Silent { run, since });
+                }
+                self.feed(now, unit::Event::Hung { run, what });
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The inputs and outputs of a unit.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::start_activity::StartActivity;
 use crate::{Cause, RestartPolicy, RunId, Wanted};
@@ -75,6 +75,11 @@ pub enum Event {
     Healthy {
         run: RunId,
     },
+    /// The run, which is about to be killed for it, has been silent since then.
+    Silent {
+        run: RunId,
+        since: Instant,
+    },
     /// Probes failed and a request is overdue.
     Hung {
         run: RunId,
@@ -111,6 +116,7 @@ impl Event {
             | Self::Unpaused { run }
             | Self::Unhealthy { run }
             | Self::Healthy { run }
+            | Self::Silent { run, .. }
             | Self::Hung { run, .. } => Some(*run),
             _ => None,
         }

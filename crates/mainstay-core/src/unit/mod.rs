@@ -188,6 +188,7 @@ impl Unit {
         run.freeze(now, run.paused || self.away.is_some());
         if run.stable_at(&self.policy).is_some_and(|at| now >= at) {
             run.stable = true;
+            run.forgotten = Some(self.budget.clone());
             if self.budget.clear() {
                 self.logged.push(LoggedEvent::BudgetReset { run: run.id });
             }
@@ -197,6 +198,14 @@ impl Unit {
             let doing = run.doing.take().map(|doing| doing.describe(now).to_string());
             run.pending_end = Some(Ending::Faulty(Fault::Late(after, doing.clone())));
             self.logged.push(LoggedEvent::StartTimedOut { run: run.id, after, doing });
+        }
+    }
+
+    /// A run that did nothing but hang is not stable, although it was ready for long enough.
+    fn remember_failures(&mut self, silent_since: Instant) {
+        let Phase::Up(run) = &mut self.phase else { return };
+        if let Some(budget) = run.forgotten_in_silence(&self.policy, silent_since) {
+            self.budget = budget;
         }
     }
 
@@ -222,6 +231,7 @@ impl Unit {
             Event::Unpaused { .. } => self.observe(|run| run.set_paused(false)),
             Event::Unhealthy { .. } => self.observe(|run| run.set_unhealthy(true)),
             Event::Healthy { .. } => self.observe(|run| run.set_unhealthy(false)),
+            Event::Silent { since, .. } => self.remember_failures(since),
             Event::Hung { what, .. } => self.observe(|run| run.set_hung(what)),
             Event::EngineAway { why } => self.engine_away(now, why),
             Event::EngineBack => self.engine_back(now),

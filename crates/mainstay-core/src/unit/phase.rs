@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::LoggedEvent;
+use super::budget::Budget;
 use crate::policy::LONGEST;
 use crate::start_activity::StartActivity;
 use crate::{Cause, RestartPolicy, RunId, StableFrom, human_duration};
@@ -142,6 +143,8 @@ pub(super) struct Run {
     pub(super) unhealthy: bool,
     /// Whether it was found to be stable.
     pub(super) stable: bool,
+    /// The failures that were forgotten then.
+    pub(super) forgotten: Option<Budget>,
     /// Why it has to be stopped.
     pub(super) pending_end: Option<Ending>,
     /// When its process exited, if that was reported before it was gone.
@@ -162,6 +165,7 @@ impl Run {
             paused: false,
             unhealthy: false,
             stable: false,
+            forgotten: None,
             pending_end: None,
             exited: None,
             frozen: None,
@@ -268,12 +272,26 @@ impl Run {
 
     /// When it becomes stable, if it is not yet.
     pub(super) fn stable_at(&self, policy: &RestartPolicy) -> Option<Instant> {
+        let pending = !self.stable && self.frozen.is_none();
+        pending.then(|| self.stable_after(policy))?
+    }
+
+    fn stable_after(&self, policy: &RestartPolicy) -> Option<Instant> {
         let from = match policy.stable_from {
             StableFrom::Ready => self.ready,
             StableFrom::Start => self.started,
         };
-        let pending = !self.stable && self.frozen.is_none();
-        from.filter(|_| pending).map(|moment| after(moment.clock, policy.stable_after))
+        Some(after(from?.clock, policy.stable_after))
+    }
+
+    /// The failures that were forgotten although it was silent when it became stable.
+    pub(super) fn forgotten_in_silence(
+        &mut self,
+        policy: &RestartPolicy,
+        since: Instant,
+    ) -> Option<Budget> {
+        self.stable_after(policy).filter(|at| since < *at)?;
+        self.forgotten.take()
     }
 
     /// When it is too late to become ready, if it is not yet.

@@ -77,6 +77,23 @@ fn what_hangs_is_killed_and_keeps_that_cause() {
 }
 
 #[test]
+fn a_run_that_hangs_from_its_start_is_not_stable() {
+    let hangs = |silent_after: u64| {
+        let mut w = world();
+        w.comes_up();
+        w.crashes();
+        w.comes_up();
+        let since = w.now + secs(silent_after);
+        w.passes(secs(70));
+        assert_eq!(w.news(|run| Event::Silent { run, since }), None);
+        w.news(|run| Event::Hung { run, what: "it reads nothing".to_owned() });
+        w.ends(sigkill());
+        w.unit.view(w.now).restarts
+    };
+    assert_eq!([hangs(1), hangs(29), hangs(30), hangs(60)], [2, 2, 1, 1]);
+}
+
+#[test]
 fn a_stop_by_someone_is_a_failure() {
     let mut w = world();
     w.comes_up();
