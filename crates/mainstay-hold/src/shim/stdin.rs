@@ -127,7 +127,11 @@ impl Stdin {
         {
             let (first, second) = self.queue.as_slices();
             match rustix::io::writev(pipe, &[IoSlice::new(first), IoSlice::new(second)]) {
-                Ok(count) => self.sent(count),
+                Ok(count) => {
+                    // The server may have made its pipe larger.
+                    self.in_pipe.capacity = fcntl_getpipe_size(pipe).unwrap_or(0);
+                    self.sent(count);
+                }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
                 Err(_) => self.close(),
