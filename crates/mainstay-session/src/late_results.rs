@@ -21,6 +21,7 @@ pub(crate) use self::fingerprint::Fingerprints;
 use crate::action::Action;
 use crate::calls::{Call, CallKey, CallKind, Stage};
 use crate::messages;
+use crate::presence::GRACE;
 use crate::record::StreamChange;
 use crate::server::Server;
 use crate::session::SessionKey;
@@ -105,7 +106,7 @@ impl Server {
             return false;
         }
         let Some(entry) = self.entry_of(call) else { return false };
-        if !self.make_room(entry.session) || !self.journal_now(now, key) {
+        if !self.make_room(now, entry.session) || !self.journal_now(now, key) {
             return false;
         }
         self.append_abandoned(key, Abandoned { token: entry.token.clone(), keep_until: None });
@@ -173,15 +174,27 @@ impl Server {
         }
     }
 
-    /// Makes room for one more abandoned call: results give way, those of the same session first.
-    fn make_room(&mut self, session: SessionKey) -> bool {
+    /// Makes room for one more abandoned call of a session. One that has at least as many loses a result; one that has more has
+    /// a call cancelled. Returns false if there is none.
+    fn make_room(&mut self, now: Instant, session: SessionKey) -> bool {
         if self.abandoned.len() < MAX_ABANDONED {
             return true;
         }
-        let finished = || self.abandoned.iter().filter(|it| it.state == State::Finished);
-        let victim = finished().find(|it| it.session == session).or_else(|| finished().next());
-        let Some(victim) = victim.map(|it| it.stream) else { return false };
-        self.forget_stream(victim);
+        let count = |of: SessionKey| self.abandoned.iter().filter(|it| it.session == of).count();
+        let own = count(session);
+        let victim = |state: State, least: usize| {
+            let all = self.abandoned.iter().rev().filter(|it| it.state == state);
+            // The oldest of those that count the same.
+            let all = all.map(|it| ((count(it.session), it.session == session), it.stream));
+            all.filter(|((count, _), _)| *count >= least).max_by_key(|(rank, _)| *rank)
+        };
+        if let Some((_, result)) = victim(State::Finished, own) {
+            self.forget_stream(result);
+        } else if let Some((_, call)) = victim(State::Running { joined: None }, own + 1) {
+            self.close_stream(now, call);
+        } else {
+            return false;
+        }
         true
     }
 
@@ -232,7 +245,7 @@ impl Server {
         let Some(fingerprint) = self.fingerprints.of(&call.message) else { return false };
         let found = self.abandoned.iter().find(|it| {
             let is_free = !matches!(it.state, State::Running { joined: Some(_) });
-            it.fingerprint == fingerprint && is_free && self.is_same_client(session, it)
+            it.fingerprint == fingerprint && is_free && self.is_same_client(now, session, it)
         });
         let Some((earlier, state)) = found.map(|it| (it.stream, it.state)) else { return false };
         match state {
@@ -249,8 +262,9 @@ impl Server {
         }
     }
 
-    /// The client of another session is the same if it shows the same token, and has left the other session.
-    fn is_same_client(&self, session: SessionKey, earlier: &AbandonedCall) -> bool {
+    /// The client of another session is the same if it shows the same token, and has left the other session for good. Several
+    /// windows may share a token, and may not be connected between two calls.
+    fn is_same_client(&self, now: Instant, session: SessionKey, earlier: &AbandonedCall) -> bool {
         let has_token = || {
             let session = self.sessions.get(session);
             let token = session.and_then(|session| session.token.as_ref());
@@ -258,7 +272,8 @@ impl Server {
         };
         let has_left = || {
             let session = self.sessions.get(earlier.session);
-            session.is_none_or(|session| !self.facts(session).is_present())
+            let absence = |session| self.facts(session).absence(self.clock.at(now));
+            session.is_none_or(|session| absence(session).is_some_and(|it| it >= GRACE))
         };
         earlier.session == session || (has_token() && has_left())
     }
@@ -282,6 +297,7 @@ impl Server {
         self.set_joined(earlier, Some(key));
         if let Some(earlier) = self.call_of(earlier) {
             self.forget_given_up(earlier);
+            self.watch_slow(earlier);
         }
     }
 
@@ -447,6 +463,7 @@ pub(crate) fn is_timeout(cancellation: &Parsed) -> bool {
         | "request timeout" => true,
         // The Python SDK, version 2: `timed out after 60.0s`.
         other => other.strip_prefix("timed out after ").and_then(|rest| rest.strip_suffix('s'))
-            .is_some_and(|seconds| seconds.parse::<f64>().is_ok()),
+            .is_some_and(|seconds| seconds.starts_with(|first: char| first.is_ascii_digit())
+                && seconds.parse::<f64>().is_ok()),
     }
 }

@@ -35,10 +35,6 @@ pub(crate) struct SessionFacts {
 }
 
 impl SessionFacts {
-    pub(crate) fn is_present(&self) -> bool {
-        self.presence == Presence::Present
-    }
-
     /// Whether the session is a candidate when a server message could be for any client. A late message may
     /// be about the last call of a client that has just left.
     pub(crate) fn is_active(&self, now: Duration) -> bool {

@@ -50,6 +50,8 @@ pub(crate) struct WatchState {
     /// When a client has last given up a request that it had read.
     unawaited_since: Option<Instant>,
     unread: UnreadInput,
+    /// Since when clients have given up requests over HTTP, while the run has sent nothing.
+    unanswered_since: Option<Instant>,
 }
 
 /// Input of a stdio run that it has not read. Besides requests these may be notifications, and what an earlier daemon has sent.
@@ -82,6 +84,7 @@ impl WatchState {
             given_up: Vec::new(),
             unawaited_since: None,
             unread: if is_inherited { UnreadInput::Unknown } else { UnreadInput::None },
+            unanswered_since: None,
         }
     }
 
@@ -115,7 +118,8 @@ impl Server {
             }
         };
         let watch = link.watch();
-        has_requests || watch.unread != UnreadInput::None || !watch.given_up.is_empty()
+        let may_be_silent = watch.unanswered_since.is_some() || !watch.given_up.is_empty();
+        has_requests || may_be_silent || watch.unread != UnreadInput::None
     }
 
     /// What is known about a run, to which requests without an answer for `overdue` are overdue. While no request is open,
@@ -191,6 +195,7 @@ impl Server {
             being_handled: oldest(&mut calls().filter(is_read))
                 .or_else(|| self.handled_for_nobody(stdio, read_through)),
             unawaited_since: stdio.watch.unawaited_since,
+            unanswered_since: None,
             last_message: stdio.watch.last_message,
             answered_ping: stdio.watch.answered_ping,
             input,
@@ -293,7 +298,7 @@ impl Server {
     /// A run has sent something. If requests are held, they may not have to be.
     pub(crate) fn has_spoken(&mut self, now: Instant, link: LinkKey) {
         let Some(watch) = self.links.get_mut(link).map(Link::watch_mut) else { return };
-        watch.last_message = Some(now);
+        (watch.last_message, watch.unanswered_since) = (Some(now), None);
         if watch.is_held {
             self.report_observe(link);
         }

@@ -68,6 +68,8 @@ pub struct Evidence {
     pub being_handled: Option<OpenRequest>,
     /// When a client last stopped waiting for a request that the run had read and not answered.
     pub unawaited_since: Option<Instant>,
+    /// Since when clients have given up requests that it may have read or not, while it has sent nothing.
+    pub unanswered_since: Option<Instant>,
     /// When the run last sent anything.
     pub last_message: Option<Instant>,
     /// Whether it has answered the last ping.

@@ -246,7 +246,8 @@ impl Watchdog {
             Input::Unread { since, .. } => Some(since),
             Input::Unknown | Input::Read => None,
         };
-        [requests, unread, self.probes.ping, self.probes.list].into_iter().flatten().min()
+        let all = [requests, unread, evidence.unanswered_since, self.probes.ping, self.probes.list];
+        all.into_iter().flatten().min()
     }
 
     fn is_overdue(&self, now: Instant, evidence: &Evidence) -> bool {

@@ -184,6 +184,7 @@ impl World {
             overdue: calls().filter(overdue).count(),
             being_handled: calls().find(|message| message.is_read).map(request),
             unawaited_since: self.last_awaited,
+            unanswered_since: None,
             last_message: self.last_message,
             answered_ping: self.answered_ping,
             input: match unread {

@@ -3,6 +3,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::calls::Arrival;
+use crate::presence::Presence;
 use crate::stream::Read;
 use crate::tests::{TestCall, TestServer};
 
@@ -226,6 +227,9 @@ fn other_sessions_get_nothing_unless_their_client_has_the_same_token() {
     let waiting = test.calls(first, 4, 1);
     assert!(TestServer::is_executed(&test.calls(same, 1, 8)), "the other window is open");
     test.returns(&waiting, "answered");
+    test.passes(S(1));
+    assert!(TestServer::is_executed(&test.calls(same, 3, 8)), "it may only be between two calls");
+    test.passes(GRACE);
     assert!(TestServer::is_executed(&test.calls(other, 3, 8)), "the token is another one");
     let repeat = test.calls(same, 2, 8);
     assert!(!TestServer::is_executed(&repeat));
@@ -240,6 +244,7 @@ fn a_joined_call_is_answered_when_the_session_of_the_earlier_one_ends() {
     test.server.set_token(first, "a".into());
     test.server.set_token(same, "a".into());
     let call = test.abandoned(first, 1, 7);
+    test.passes(GRACE);
     let repeat = test.calls(same, 1, 7);
     test.server.close(test.now, &crate::tests::session_id(1));
     test.take_actions();
@@ -289,11 +294,11 @@ fn the_number_of_abandoned_calls_is_limited() {
     assert!(test.is_cancelled(&beyond), "all others run");
     test.returns(&first, "first");
     test.returns(&calls[0], "done");
-    let next = test.abandoned(session, 33, 33);
+    test.abandoned(session, 33, 33);
     assert!(test.is_forgotten(&calls[0]), "a result of the same session gives way");
-    assert!(!test.is_forgotten(&first));
-    test.abandoned(session, 34, 34);
-    assert!(test.is_forgotten(&first) && !test.is_forgotten(&next));
+    let beyond = test.calls(session, 34, 34);
+    test.gives_up(session, 34, TIMEOUT);
+    assert!(test.is_cancelled(&beyond) && !test.is_forgotten(&first), "it has more than others");
 }
 
 #[test]
@@ -335,14 +340,29 @@ fn an_abandoned_call_does_not_count_as_a_client_that_waits() {
     assert_eq!((evidence.oldest, evidence.overdue), (None, 0));
     assert_eq!(evidence.being_handled.unwrap().what, "write", "it is left to finish the call");
     let facts = |test: &TestServer| test.server.facts(test.server.sessions.get(session).unwrap());
-    assert!(!facts(&test).is_present());
+    assert!(facts(&test).presence != Presence::Present);
     let other = test.calls(session, 3, 8);
     let evidence = test.server.take_evidence(test.now, link, &observed, S(30)).unwrap();
     assert_eq!(evidence.being_handled, None, "another call waits for it");
     test.returns(&other, "done");
     test.calls(session, 2, 7);
     let evidence = test.server.take_evidence(test.now, link, &observed, S(30)).unwrap();
-    assert!(evidence.being_handled.is_some() && facts(&test).is_present());
+    assert!(evidence.being_handled.is_some() && facts(&test).presence == Presence::Present);
+}
+
+#[test]
+fn a_session_with_many_abandoned_calls_leaves_room_for_others() {
+    let mut test = TestServer::new();
+    let (greedy, other) = (test.session(1), test.session(2));
+    let calls: Vec<_> = (0..32).map(|id| test.abandoned(greedy, id, id)).collect();
+    let call = test.abandoned(other, 1, 100);
+    assert!(test.is_cancelled(&calls[0]) && test.is_forgotten(&calls[0]));
+    test.returns(&call, "done");
+    let one_more = test.calls(greedy, 50, 50);
+    test.commit(&one_more);
+    test.gives_up(greedy, 50, TIMEOUT);
+    let repeat = test.calls(other, 2, 100);
+    test.expect_late(&repeat, "done");
 }
 
 #[test]

@@ -108,6 +108,9 @@ impl Server {
             watch.unawaited_since = Some(now);
             return;
         };
+        if let SentAs::Operation(_) = sent_as {
+            watch.unanswered_since = watch.unanswered_since.or(Some(now));
+        }
         let request = OpenRequest { what: name_of(call), sent: sent.unwrap_or(watch.attached) };
         let is_pending = is_answered && matches!(sent_as, SentAs::Line(_));
         watch.remember(GivenUp { request, sent_as, at: now, is_pending });

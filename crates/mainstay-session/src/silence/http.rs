@@ -150,6 +150,7 @@ impl Server {
             overdue: expected().filter(|it| now >= it.request.sent + overdue).count(),
             being_handled: handled.or_else(handled_for_nobody),
             unawaited_since: watch.unawaited_since,
+            unanswered_since: watch.unanswered_since,
             last_message: watch.last_message,
             answered_ping: watch.answered_ping,
             input,

@@ -68,6 +68,7 @@ impl Silence {
             overdue: self.sent.into_iter().filter(|sent| now >= *sent + overdue).count(),
             being_handled: None,
             unawaited_since: None,
+            unanswered_since: None,
             last_message: self.sent.is_none().then_some(now),
             answered_ping: self.sent.is_none(),
             input: match self.sent {
