@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::json;
@@ -24,6 +24,7 @@ port, effects, fifo, flags = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.arg
 def text(text):
     return {"content": [{"type": "text", "text": text}]}
 class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1" if "keep-alive" in flags else "HTTP/1.0"
     def log_message(self, *args):
         pass
     def do_GET(self):
@@ -160,6 +161,29 @@ fn a_command_has_an_idle_server_observed() {
         assert_eq!(called.join().unwrap(), "append");
     });
     setup.assert_never_killed();
+}
+
+/// It accepts another connection when the client has closed the one before it.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "that no client waits for long is what is tested")]
+fn a_server_that_serves_one_connection_at_a_time_serves_all_clients() {
+    let setup = Setup::http(&["--hang-after", "4s"], &["keep-alive"]);
+    let url = setup.env.server(NAME)["url"].as_str().unwrap().to_owned();
+    let sessions = [0, 1, 2].map(|_| Raw::open(&url));
+    let begun = Instant::now();
+    for round in 1..4 {
+        let message = &call(round, "append", &json!({}));
+        thread::scope(|scope| {
+            let append = |session| scope.spawn(move || Raw::answered(session, message));
+            let calls: Vec<_> = sessions.iter().map(append).collect();
+            for call in calls {
+                assert_eq!(text_of(&call.join().unwrap()["result"], 0), "append");
+            }
+        });
+    }
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    assert_eq!(lines(&setup.effects), 9);
+    assert_never_killed(&setup.env, NAME);
 }
 
 #[test]

@@ -180,6 +180,26 @@ fn a_deadlock_is_found_although_every_call_has_a_short_limit() {
 }
 
 #[test]
+fn a_deadlock_is_found_by_the_next_daemon_although_nobody_waits() {
+    for restart in [reload, kill_daemon] {
+        let setup = Setup::new(&["--hang-after", "4s", "--call-timeout", "1s"], &[]);
+        assert_eq!(setup.call("deadlock"), "never again");
+        assert_ne!(setup.env.run(["call", NAME, "append", "{}"]).code, 0);
+        restart(&setup.env);
+        setup.env.once_running(NAME, 2);
+        assert_eq!(setup.env.events_called(NAME, "hung").len(), 1);
+    }
+}
+
+fn reload(env: &TestEnv) {
+    env.ok(["daemon", "reload"]);
+}
+
+fn kill_daemon(env: &TestEnv) {
+    kill(env.daemon(), Signal::KILL);
+}
+
+#[test]
 fn a_suspended_server_is_never_killed_and_answers_everything_later() {
     let setup = Setup::new(&["--hang-after", "2s"], &[]);
     let pid = pid_of(&setup.env.server(NAME));
