@@ -110,23 +110,23 @@ impl RestartPolicy {
         WatchLimits { hang_after, busy_limit, block_limit }
     }
 
-    /// The durations with a limit of 10 years, each with the name of its field.
+    /// The durations with a limit of 10 years, each with its name in files.
     pub(crate) fn durations(&self) -> impl Iterator<Item = (&'static str, Duration)> {
         let required = [
             ("initial", self.initial),
             ("cap", self.cap),
-            ("stable_after", self.stable_after),
-            ("start_timeout", self.start_timeout),
+            ("stable-after", self.stable_after),
+            ("start-timeout", self.start_timeout),
         ];
         required.into_iter().chain(self.silence_limits())
     }
 
-    /// The limits for a run that does not answer, each with the name of its field.
+    /// The limits for a run that does not answer, each with its name in files.
     pub(crate) fn silence_limits(&self) -> impl Iterator<Item = (&'static str, Duration)> {
         let limits = [
-            ("hang_after", self.hang_after),
-            ("busy_limit", self.busy_limit),
-            ("block_limit", self.block_limit),
+            ("hang-after", self.hang_after),
+            ("busy-limit", self.busy_limit),
+            ("block-limit", self.block_limit),
         ];
         limits.into_iter().filter_map(|(field, limit)| Some((field, limit?)))
     }

@@ -200,10 +200,10 @@ pub enum SpecError {
     #[error("`restart.{field}` of server `{name}` is too short: give at least 1s")]
     TooShort { name: ServerName, field: &'static str },
     /// `daemon stop` would not wait for it.
-    #[error("`restart.stop_timeout` of server `{0}` is too long: give at most 90s")]
+    #[error("`restart.stop-timeout` of server `{0}` is too long: give at most 90s")]
     LongStop(ServerName),
     /// A start that may take no time could never succeed.
-    #[error("`restart.start_timeout` of server `{0}` must be above zero")]
+    #[error("`restart.start-timeout` of server `{0}` must be above zero")]
     NoTimeToStart(ServerName),
     /// A container that speaks HTTP must be reachable.
     #[error("server `{0}` speaks HTTP, so it cannot be without a network")]

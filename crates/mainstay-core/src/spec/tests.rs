@@ -155,8 +155,8 @@ fn every_duration_has_a_limit_and_a_start_takes_time() {
     let fields: [(&str, Field); 4] = [
         ("initial", |policy| &mut policy.initial),
         ("cap", |policy| &mut policy.cap),
-        ("stable_after", |policy| &mut policy.stable_after),
-        ("start_timeout", |policy| &mut policy.start_timeout),
+        ("stable-after", |policy| &mut policy.stable_after),
+        ("start-timeout", |policy| &mut policy.start_timeout),
     ];
     let longest = humantime::parse_duration("10years").unwrap();
     for (name, field) in fields {
@@ -168,22 +168,22 @@ fn every_duration_has_a_limit_and_a_start_takes_time() {
     assert_eq!(with(&|policy| policy.stop_timeout = LONGEST_STOP_TIMEOUT), Ok(()));
     assert_eq!(
         with(&|policy| policy.stop_timeout = LONGEST_STOP_TIMEOUT + Duration::from_nanos(1)),
-        Err("`restart.stop_timeout` of server `time` is too long: give at most 90s".to_owned())
+        Err("`restart.stop-timeout` of server `time` is too long: give at most 90s".to_owned())
     );
     for limit in [None, Some(Duration::from_secs(1)), Some(longest)] {
         assert_eq!(with(&|policy| policy.hang_after = limit), Ok(()));
     }
     assert_eq!(
         with(&|policy| policy.block_limit = Some(Duration::from_millis(999))),
-        Err("`restart.block_limit` of server `time` is too short: give at least 1s".to_owned())
+        Err("`restart.block-limit` of server `time` is too short: give at least 1s".to_owned())
     );
     assert_eq!(
         with(&|policy| policy.busy_limit = Some(longest * 2)),
-        Err("`restart.busy_limit` of server `time` is longer than 10 years".to_owned())
+        Err("`restart.busy-limit` of server `time` is longer than 10 years".to_owned())
     );
     assert_eq!(
         with(&|policy| policy.start_timeout = Duration::ZERO),
-        Err("`restart.start_timeout` of server `time` must be above zero".to_owned())
+        Err("`restart.start-timeout` of server `time` must be above zero".to_owned())
     );
 }
 
