@@ -2,6 +2,7 @@
 //! resumed.
 
 use std::sync::{Arc, LazyLock, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use mainstay_mcp::client::{
@@ -23,6 +24,9 @@ use super::{Inner, NOTIFY_TIMEOUT, ServerHandle};
 
 /// How much of an error's body is read.
 const ERROR_BODY: usize = 64 * 1024;
+
+/// How long a server's events wait for a client that does not read them. A server with a single thread serves nobody meanwhile.
+const ROOM_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The headers of every POST.
 static POST: LazyLock<Headers> = LazyLock::new(|| {
@@ -203,6 +207,7 @@ impl Exchange {
         let mut parser = Parser::new(MAX_LINE);
         let mut events = Vec::new();
         let mut resumes = Resumes::new(Instant::now().into_std());
+        let mut is_reader_awaited = true;
         loop {
             if let Ok(Some(chunk)) = response.chunk().await {
                 let read = parser.feed(&chunk, &mut events);
@@ -224,8 +229,11 @@ impl Exchange {
                     let method = message.method().map_or("", Rpc::as_str);
                     return Err(HttpFailure::Unusable(upstream::protocol(method, what)));
                 }
-                if !has_room {
-                    self.control.room().await;
+                // After that, notifications are dropped until the client reads.
+                if !is_reader_awaited {
+                    is_reader_awaited = self.control.has_read();
+                } else if !has_room {
+                    is_reader_awaited = timeout(ROOM_PATIENCE, self.control.room()).await.is_ok();
                 }
                 continue;
             }

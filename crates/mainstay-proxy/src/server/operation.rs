@@ -58,10 +58,14 @@ impl Control {
     pub(super) async fn room(&self) {
         // The performer is woken for all that changes here.
         let poll = |_: &mut Context<'_>| {
-            let has_room = self.has_room.swap(false, Ordering::Acquire);
-            if has_room { Poll::Ready(()) } else { Poll::Pending }
+            if self.has_read() { Poll::Ready(()) } else { Poll::Pending }
         };
         poll_fn(poll).await;
+    }
+
+    /// Whether the client has read some since this was asked last.
+    pub(super) fn has_read(&self) -> bool {
+        self.has_room.swap(false, Ordering::Acquire)
     }
 }
 

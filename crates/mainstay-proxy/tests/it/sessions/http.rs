@@ -1,6 +1,7 @@
 //! Servers that speak streamable HTTP: answers, streams, sessions that are lost.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -284,6 +285,28 @@ async fn a_request_that_was_given_up_is_cancelled_in_its_session() {
     assert_eq!(cancelled.session(), call.session());
     cancelled.responds(202, "", "").await;
     call.ends().await;
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_stops_a_server_only_for_a_while() {
+    let (world, mut site) = served().await;
+    let client = world.client().await;
+    let asked = client.calls("poke");
+    let mut call = site.call("poke").await;
+    call.streams().await;
+    let params = json!({"level": "info", "data": "x".repeat(100_000)});
+    let log = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": params});
+    let text = json!([{"type": "text", "text": "done"}]);
+    let answer = json!({"jsonrpc": "2.0", "id": call.message["id"], "result": {"content": text}});
+    // More than all buffers hold.
+    let sent = async {
+        for _ in 0..200 {
+            call.sends(None, &log).await;
+        }
+        call.sends(None, &answer).await;
+    };
+    tokio::time::timeout(Duration::from_secs(30), sent).await.expect("it is not stopped for long");
+    assert_eq!(asked.text().await, "done");
 }
 
 /// The server gets a call while the reader of its answer is polled.
