@@ -256,11 +256,12 @@ impl Watchdog {
     }
 
     fn classify(&self, now: Instant, evidence: &Evidence) -> Verdict {
-        let waiting_since = self.waiting_since(evidence);
-        if let Some(since) = waiting_since.filter(|_| is_suspended(evidence)) {
-            return Verdict::Suspended { since };
+        let is_overdue = self.is_overdue(now, evidence);
+        let is_unread = matches!(evidence.input, Input::Unread { .. });
+        if is_suspended(evidence) && (is_overdue || is_unread) {
+            return Verdict::Suspended { since: self.waiting_since(evidence).unwrap_or(now) };
         }
-        let Some(observed) = self.observed.filter(|_| self.is_overdue(now, evidence)) else {
+        let Some(observed) = self.observed.filter(|_| is_overdue) else {
             return Verdict::Responsive;
         };
         if evidence.processes.is_none() {

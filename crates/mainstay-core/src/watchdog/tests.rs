@@ -412,6 +412,7 @@ fn a_run_that_reads_and_answers_nothing_is_not_killed() {
 #[test]
 fn a_suspended_run_is_never_killed_and_continues() {
     let mut world = unread_call(Behaviour::Suspended);
+    assert_eq!(world.watchdog.verdict().as_str(), "suspended", "before anything is overdue");
     world.pass(seconds(3600));
     world.shows("its process is stopped (SIGSTOP or a debugger); a request waits for 1 h");
     world.behaviour = Behaviour::Healthy;
