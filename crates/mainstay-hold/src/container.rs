@@ -19,19 +19,25 @@ use crate::unread::{self, UnreadConnection};
 /// The length of the id of a container. Anything shorter may be part of another name.
 const ID: usize = 64;
 
+/// Programs that images start first, that only wait for their children, and wake up every second to do so. The last one is what
+/// Docker starts with `--init`.
+const INITS: [&str; 3] = ["tini", "tini-static", "docker-init"];
+
 /// The processes of a container.
 #[derive(Debug)]
 pub struct Container {
     id: String,
     first: Process,
-    /// Whether the first process is an init of the engine, which only waits for the others, and wakes up to do so.
+    /// Whether the first process is an init, which only waits for the others, and wakes up to do so.
     has_init: bool,
 }
 
 impl Container {
     /// The container with this id, if this is its first process, as its engine reports it.
+    /// `has_init`: the engine reports that it started an init.
     pub fn find(id: &str, pid: u32, has_init: bool) -> io::Result<Option<Self>> {
         let Some(stat) = procfs::stat(pid)?.filter(|stat| stat.alive) else { return Ok(None) };
+        let has_init = has_init || is_init(&fs::read_to_string(format!("/proc/{pid}/comm"))?);
         let found = Self { id: id.to_owned(), first: Process::new(pid, stat), has_init };
         Ok(found.is_there()?.then_some(found))
     }
@@ -95,6 +101,11 @@ impl StdinPipe {
     }
 }
 
+/// Whether a program with this name only waits for its children.
+fn is_init(name: &str) -> bool {
+    INITS.contains(&name.trim_end())
+}
+
 /// Whether a control group is named after a container.
 fn is_named(groups: &str, id: &str) -> bool {
     id.len() >= ID && groups.lines().any(|group| group.contains(id))
@@ -120,6 +131,12 @@ mod tests {
         assert!(!is_named("0::/system.slice/docker-9f9f.scope\n", &id));
         assert!(!is_named("0::/9f9f9f\n", "9f9f9f"));
         assert!(!is_named("0::/\n", ""));
+    }
+
+    #[test]
+    fn inits_of_images_are_known() {
+        assert!(is_init("tini\n") && is_init("docker-init\n"));
+        assert!(!is_init("python3\n") && !is_init("tini2\n"));
     }
 
     #[test]

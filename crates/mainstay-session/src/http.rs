@@ -199,7 +199,7 @@ impl Server {
     pub fn http_message(&mut self, now: Instant, key: OperationKey, message: &Parsed) -> bool {
         let Some(operation) = self.operations.get(key) else { return true };
         let link = operation.link;
-        self.has_spoken(now, link);
+        self.message_received(now, link);
         let Some(operation) = self.operations.get(key) else { return true };
         let (link, generation) = (operation.link, operation.generation);
         let (session, stream) = match operation.purpose {
@@ -264,7 +264,8 @@ impl Server {
             // Its run may have ended meanwhile.
             self.end_stream_of_ended_run(now, call, link, key);
         }
-        self.has_spoken(now, link);
+        self.answer_received(now, link);
+        self.message_received(now, link);
     }
 
     /// The last event id of a listener's stream.
@@ -282,7 +283,8 @@ impl Server {
         let Some(operation) = self.operations.remove(key) else { return };
         let Some(outcome) = self.take_renewal(now, key, &operation, outcome) else { return };
         if is_message(&outcome) {
-            self.has_spoken(now, operation.link);
+            self.answer_received(now, operation.link);
+            self.message_received(now, operation.link);
         }
         match operation.purpose {
             Purpose::Open(None) => self.own_session_opened(now, operation.link, outcome),

@@ -24,7 +24,7 @@ use crate::messages;
 use crate::presence::GRACE;
 use crate::record::StreamChange;
 use crate::server::Server;
-use crate::session::SessionKey;
+use crate::session::{Session, SessionKey};
 use crate::stream::{Durable, Journal, Stream};
 use crate::streams::{Commit, StreamRef};
 use crate::timers::Timer;
@@ -262,8 +262,8 @@ impl Server {
         }
     }
 
-    /// The client of another session is the same if it shows the same token, and has left the other session for good. Several
-    /// windows may share a token, and may not be connected between two calls.
+    /// The client of another session is the same if it shows the same token, and has left the other session for good: several
+    /// windows may share a token. A client that has never listened may only be between two calls.
     fn is_same_client(&self, now: Instant, session: SessionKey, earlier: &AbandonedCall) -> bool {
         let has_token = || {
             let session = self.sessions.get(session);
@@ -272,16 +272,20 @@ impl Server {
         };
         let has_left = || {
             let session = self.sessions.get(earlier.session);
-            let absence = |session| self.facts(session).absence(self.clock.at(now));
-            session.is_none_or(|session| absence(session).is_some_and(|it| it >= GRACE))
+            let absence = |session: &Session| self.facts(session).absence(self.clock.at(now));
+            let is_away = |session: &Session| {
+                session.has_listened && absence(session).is_some_and(|it| it >= GRACE)
+            };
+            session.is_none_or(|session| session.is_over() || is_away(session))
         };
         earlier.session == session || (has_token() && has_left())
     }
 
     fn deliver_kept(&mut self, now: Instant, key: CallKey, earlier: StreamRef) {
         let answer = self.streams.get(earlier).and_then(|stream| stream.log.answer().cloned());
-        self.forget_stream(earlier);
+        // If Mainstay is killed in between, the result is delivered again, and the call is not executed again.
         self.answer_late(now, key, answer);
+        self.forget_stream(earlier);
     }
 
     fn join(&mut self, now: Instant, key: CallKey, earlier: StreamRef) {
@@ -332,8 +336,8 @@ impl Server {
         let state = std::mem::replace(&mut entry.state, State::Finished);
         let answer = self.streams.get(key).and_then(|stream| stream.log.answer().cloned());
         if let State::Running { joined: Some(joined) } = state {
-            self.forget_stream(key);
             self.answer_late(now, joined, answer);
+            self.forget_stream(key);
         } else if answer.is_some_and(is_result) && self.is_worth_keeping(key) {
             self.keep_result(now, key, KEEP_RESULT);
         } else {

@@ -57,6 +57,8 @@ pub struct Session {
     pub(crate) upstream: Upstream,
     /// Whether it ends when its client stops listening: the client is a `mainstay connect`.
     pub(crate) ends_with_listener: bool,
+    /// Whether its client has listened outside of requests, so that it is known when it has left.
+    pub(crate) has_listened: bool,
     /// Identifies the token that its client has shown, if it has.
     pub(crate) token: Option<Box<str>>,
 }
@@ -139,6 +141,7 @@ impl Session {
             shared_run: 0,
             upstream: Upstream::default(),
             ends_with_listener: false,
+            has_listened: false,
             token: None,
         }
     }

@@ -43,6 +43,8 @@ pub(crate) struct WatchState {
     is_watched: bool,
     /// When the run last sent anything.
     last_message: Option<Instant>,
+    /// When it last answered a request.
+    last_answer: Option<Instant>,
     /// Whether it has answered the last ping.
     pub(crate) answered_ping: bool,
     /// Requests without an answer that their clients have given up, and that it has not read, as far as is known.
@@ -80,6 +82,7 @@ impl WatchState {
             is_held: false,
             is_watched: false,
             last_message: None,
+            last_answer: None,
             answered_ping: false,
             given_up: Vec::new(),
             unawaited_since: None,
@@ -97,6 +100,14 @@ impl WatchState {
             }
             (Some((line, _)), _) => UnreadInput::Since(now, line),
         };
+    }
+
+    /// The last line of its input that it has read, while more is unread.
+    pub(crate) fn read_through(&self) -> Option<u64> {
+        match self.unread {
+            UnreadInput::Since(_, line) => Some(line),
+            UnreadInput::None | UnreadInput::Unknown => None,
+        }
     }
 
     pub(crate) fn is_silent_since(&self, since: Instant) -> bool {
@@ -197,6 +208,7 @@ impl Server {
             unawaited_since: stdio.watch.unawaited_since,
             unanswered_since: None,
             last_message: stdio.watch.last_message,
+            last_answer: stdio.watch.last_answer,
             answered_ping: stdio.watch.answered_ping,
             input,
             processes: observed.processes,
@@ -228,7 +240,8 @@ impl Server {
             Probe::Ping => (OwnPurpose::Ping, "ping"),
             Probe::List => (OwnPurpose::Probe, "tools/list"),
         };
-        if self.is_frozen {
+        let stdio = self.links.get(key).and_then(Link::as_stdio);
+        if self.is_frozen || stdio.is_some_and(|stdio| stdio.has_unread_probe(purpose)) {
             return;
         }
         if let Some(link) = self.links.get_mut(key) {
@@ -295,8 +308,15 @@ impl Server {
         }
     }
 
+    /// A run has answered a request.
+    pub(crate) fn answer_received(&mut self, now: Instant, link: LinkKey) {
+        if let Some(link) = self.links.get_mut(link) {
+            link.watch_mut().last_answer = Some(now);
+        }
+    }
+
     /// A run has sent something. If requests are held, they may not have to be.
-    pub(crate) fn has_spoken(&mut self, now: Instant, link: LinkKey) {
+    pub(crate) fn message_received(&mut self, now: Instant, link: LinkKey) {
         let Some(watch) = self.links.get_mut(link).map(Link::watch_mut) else { return };
         (watch.last_message, watch.unanswered_since) = (Some(now), None);
         if watch.is_held {

@@ -117,6 +117,19 @@ impl Stdio {
         }
     }
 
+    /// Whether the run has not read a probe of this kind. It gets no other one, so that they do not pile up.
+    pub(crate) fn has_unread_probe(&self, purpose: OwnPurpose) -> bool {
+        let is_same = |request: &OwnRequest| request.purpose == purpose;
+        let is_queued =
+            |queued: &Queued| matches!(queued, Queued::Own(request) if is_same(request));
+        let read_through = self.watch.read_through();
+        let is_unread = |pending: &Pending| {
+            matches!(&pending.target, Target::Own(request) if is_same(request))
+                && read_through.is_some_and(|line| pending.line > line)
+        };
+        self.queue.iter().any(is_queued) || self.pending.values().any(is_unread)
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed
     }

@@ -196,6 +196,7 @@ impl Server {
     ) -> Option<(StreamRef, u64, u64)> {
         let session = self.sessions.get_mut(key)?;
         session.ends_with_listener |= is_connect;
+        session.has_listened = true;
         session.upstream.listener.request();
         let general = session.general;
         let (turn, position) = self.attach_reader(now, general, start)?;
@@ -247,7 +248,7 @@ impl Server {
         } else {
             self.timers.set(commit.journal_at, Timer::Stream(key));
         }
-        if let Some(call) = call {
+        for call in self.open_calls_of(key) {
             self.watch_slow(call);
         }
         self.limit_waiting(key);

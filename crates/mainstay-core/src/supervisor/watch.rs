@@ -9,14 +9,15 @@ use super::{Action, Connection, Session, Supervisor};
 use crate::watchdog::{BASELINE, Evidence, Findings, Verdict, WatchAction, Watchdog};
 use crate::{LoggedEvent, unit};
 
-/// An observation that begins later than this shows that Mainstay was not scheduled.
+/// An observation that begins later than this, or takes longer, shows that Mainstay was not scheduled.
 const LATE: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
 pub(super) struct Watch {
     connection: Connection,
     watchdog: Watchdog,
-    is_observing: bool,
+    /// When the observation in progress began.
+    observing_since: Option<Instant>,
     /// When an observation is due that the watchdog does not know about.
     requested: Option<Instant>,
 }
@@ -26,7 +27,7 @@ impl Watch {
     fn deadline(&self) -> Option<Instant> {
         let next = self.watchdog.deadline();
         let next = self.requested.map_or(next, |requested| requested.min(next));
-        (!self.is_observing).then_some(next)
+        self.observing_since.is_none().then_some(next)
     }
 
     /// Whether the evidence about the run was a reason to kill it.
@@ -64,7 +65,7 @@ impl Supervisor {
             let limits = self.spec.restart.watch_limits();
             self.watch = Some(Watch {
                 connection,
-                is_observing: false,
+                observing_since: None,
                 // Requests of an earlier daemon may wait, or be unread.
                 requested: Some(now + limits.overdue().min(BASELINE) / 2),
                 watchdog: Watchdog::new(now, limits, self.ignores_ping),
@@ -92,7 +93,7 @@ impl Supervisor {
             if now.saturating_duration_since(due) > LATE {
                 watch.watchdog.discard_before(now);
             }
-            watch.is_observing = true;
+            watch.observing_since = Some(now);
             watch.requested = None;
             self.actions.push(Action::Observe(watch.connection));
         }
@@ -111,7 +112,10 @@ impl Supervisor {
             self.watch = None;
             return;
         };
-        watch.is_observing = false;
+        let begun = watch.observing_since.take().unwrap_or(now);
+        if now.saturating_duration_since(begun) > LATE {
+            watch.watchdog.discard_before(now);
+        }
         // What was requested meanwhile is not late.
         watch.requested = watch.requested.map(|requested| requested.max(now));
         if self.unit.is_frozen() {

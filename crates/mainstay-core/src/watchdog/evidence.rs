@@ -72,6 +72,8 @@ pub struct Evidence {
     pub unanswered_since: Option<Instant>,
     /// When the run last sent anything.
     pub last_message: Option<Instant>,
+    /// When it last answered a request.
+    pub last_answer: Option<Instant>,
     /// Whether it has answered the last ping.
     pub answered_ping: bool,
     /// Whether it reads what is sent to it.

@@ -7,7 +7,8 @@
 //! - a run is killed as hung only if, for `hang_after`, it has read nothing and sent nothing although a request
 //!   waits, no client waited for a request that it has read, and none of its threads was seen to be scheduled (but for the first
 //!   [`BASELINE`], in which it is observed for the first time); and if it has not answered the probes that it was sent meanwhile;
-//! - only time in which a run was busy or blocked, since it last read or sent anything, counts toward the limit for that;
+//! - only time in which a run was busy, since it last read anything, or blocked, since it last read or sent anything, counts toward
+//!   the limit for that;
 //! - a suspended run, and one whose input or processes cannot be observed, is never killed; the connections to a run that
 //!   is unresponsive are renewed instead;
 //! - time in which it was suspended does not count, nor does time in which Mainstay itself was not scheduled
@@ -47,16 +48,23 @@ const IDLE_PROBE: Duration = Duration::from_secs(5 * 60);
 /// A run that was scheduled within this time is busy.
 const RECENTLY: Duration = Duration::from_secs(10);
 
+/// How many observations in a row may fail, of a run that was observed before. They count as if they had not been made.
+const MAX_MISSED: u8 = 3;
+
 /// Watches one run. See the [module](self).
 #[derive(Debug)]
 pub struct Watchdog {
     limits: WatchLimits,
     began: Instant,
     ignores_ping: bool,
+    /// Whether it has ever answered a ping.
+    answers_ping: bool,
     probes: Probes,
     /// Those of them that were sent before the last observation.
     unanswered: Probes,
     observed: Option<LastObservation>,
+    /// How many observations have failed since.
+    missed: u8,
     spent: Option<Spent>,
     verdict: Verdict,
     /// What the verdict is based on.
@@ -146,9 +154,11 @@ impl Watchdog {
             limits,
             began: now,
             ignores_ping,
+            answers_ping: false,
             probes: Probes::default(),
             unanswered: Probes::default(),
             observed: None,
+            missed: 0,
             spent: None,
             verdict: Verdict::Responsive,
             evidence: None,
@@ -184,12 +194,18 @@ impl Watchdog {
     /// Takes evidence, and decides.
     pub fn observe(&mut self, now: Instant, evidence: &Evidence) -> Vec<WatchAction> {
         let mut actions = Vec::new();
+        if self.has_failed(evidence) {
+            self.missed += 1;
+            self.next = now + UNREAD_INTERVAL;
+            return actions;
+        }
+        self.missed = 0;
         self.note_probes(now, evidence, &mut actions);
         self.unanswered = self.probes;
         self.note_activity(now, evidence);
         let verdict = self.classify(now, evidence);
         self.evidence = Some(evidence.clone());
-        self.count(now, &verdict);
+        self.count(now, evidence, &verdict);
         self.probe(now, evidence, &mut actions);
         if std::mem::discriminant(&verdict) != std::mem::discriminant(&self.verdict) {
             actions.push(WatchAction::Report(verdict.clone()));
@@ -204,19 +220,32 @@ impl Watchdog {
         actions
     }
 
+    /// Whether the processes of a run that is waited for could not be observed this time.
+    fn has_failed(&self, evidence: &Evidence) -> bool {
+        let was_observed = self.evidence.as_ref().is_some_and(|it| it.processes.is_some());
+        was_observed
+            && evidence.processes.is_none()
+            && self.waiting_since(evidence).is_some()
+            && self.missed < MAX_MISSED
+    }
+
     /// Any message proves that the run is alive, whether it answers a probe or not.
     fn note_probes(&mut self, now: Instant, evidence: &Evidence, actions: &mut Vec<WatchAction>) {
-        let is_answered = |probe: &mut Instant| evidence.last_message >= Some(*probe);
+        self.answers_ping |= evidence.answered_ping;
+        let answers_ping = self.answers_ping || self.ignores_ping;
         let before = self.probes.last();
-        if let Some(ping) = self.probes.ping.take_if(is_answered)
-            && !evidence.answered_ping
-            && ignores(ping, evidence)
-            && !self.ignores_ping
-        {
+        let ping = self.probes.ping.take_if(|ping| match evidence.last_message {
+            Some(at) if answers_ping => at >= *ping,
+            // Whether it will still answer the ping is known later.
+            Some(at) => at >= *ping + PING_PATIENCE,
+            None => false,
+        });
+        let has_read = !matches!(evidence.input, Input::Unread { .. });
+        if ping.is_some() && has_read && !answers_ping {
             self.ignores_ping = true;
             actions.push(WatchAction::IgnoresPing);
         }
-        self.probes.list.take_if(is_answered);
+        self.probes.list.take_if(|probe| evidence.last_message >= Some(*probe));
         if before.is_some() && self.probes.last().is_none() {
             self.next_probe = now + self.limits.overdue();
         }
@@ -232,8 +261,11 @@ impl Watchdog {
             Some(last) if last.switches == switches && !is_active => {
                 (last.quiet_since, last.active_at)
             }
+            Some(_) if is_active => (now, Some(now)),
             // When it has run between two observations that are far apart is not known.
-            Some(last) if is_active || now < last.at + 2 * INTERVAL => (now, Some(now)),
+            Some(last) if last.switches.and(switches).is_some() && now < last.at + 2 * INTERVAL => {
+                (now, Some(now))
+            }
             Some(_) | None => (now, is_active.then_some(now)),
         };
         self.observed = Some(LastObservation { at: now, switches, quiet_since, active_at });
@@ -257,7 +289,10 @@ impl Watchdog {
 
     fn classify(&self, now: Instant, evidence: &Evidence) -> Verdict {
         let is_overdue = self.is_overdue(now, evidence);
-        let is_unread = matches!(evidence.input, Input::Unread { .. });
+        let is_unread = match evidence.input {
+            Input::Unread { since, .. } => now >= since + UNREAD_INTERVAL,
+            Input::Unknown | Input::Read => false,
+        };
         if is_suspended(evidence) && (is_overdue || is_unread) {
             return Verdict::Suspended { since: self.waiting_since(evidence).unwrap_or(now) };
         }
@@ -270,28 +305,32 @@ impl Watchdog {
         let unread_since = match evidence.input {
             Input::Unknown => return self.classify_unobserved(now, evidence),
             Input::Read => return overdue(evidence, None),
-            // What it sends shows that it is alive, even if it does not read.
+            // A run that has answered reads next.
             Input::Unread { since, .. } => {
-                since.max(evidence.last_message.unwrap_or(self.began)).max(self.not_before)
+                since.max(evidence.last_answer.unwrap_or(self.began)).max(self.not_before)
             }
         };
         if now < unread_since + self.limits.overdue() {
             return overdue(evidence, None);
         }
         let recently = self.limits.hang_after.map_or(RECENTLY, |limit| RECENTLY.min(limit / 4));
-        if observed.active_at.is_some_and(|at| now < at + recently) {
+        let is_active = observed.active_at.is_some_and(|at| now < at + recently);
+        // What it sends shows that it is alive, even if it does not read.
+        let silent_since = evidence.last_message.map_or(unread_since, |at| at.max(unread_since));
+        let is_sending = silent_since > unread_since && now < silent_since + self.limits.overdue();
+        if is_active || is_sending {
             return Verdict::Busy { since: unread_since };
         }
         if let Some(inside) = &evidence.being_handled {
-            let since = unread_since.max(inside.sent);
+            let since = silent_since.max(inside.sent);
             return Verdict::Blocked { inside: inside.clone(), since };
         }
-        let is_proven = self.proven_at(evidence, unread_since).is_some_and(|at| now >= at);
+        let is_proven = self.proven_at(evidence, silent_since).is_some_and(|at| now >= at);
         if is_proven && self.probes.last().is_some() {
-            return Verdict::Hung { since: unread_since };
+            return Verdict::Hung { since: silent_since };
         }
         // Even if no client waits, the run does not read the probes.
-        overdue(evidence, Some(unread_since))
+        overdue(evidence, Some(silent_since))
     }
 
     /// When a hang of a run that has read nothing since then is proven, if it stays as it is.
@@ -304,7 +343,7 @@ impl Watchdog {
     }
 
     /// Adds the time since the last observation to what the run does.
-    fn count(&mut self, now: Instant, verdict: &Verdict) {
+    fn count(&mut self, now: Instant, evidence: &Evidence, verdict: &Verdict) {
         let start = |since| Spent {
             since,
             busy: Duration::ZERO,
@@ -312,6 +351,11 @@ impl Watchdog {
             counted_until: now,
         };
         let since = match verdict {
+            // What it does meanwhile is not known.
+            _ if evidence.processes.is_none() => {
+                self.spent = Some(start(now));
+                return;
+            }
             Verdict::Busy { since }
             | Verdict::Blocked { since, .. }
             | Verdict::Hung { since }
@@ -463,16 +507,6 @@ impl Watchdog {
 /// Whether the processes of a run are stopped. A stopped child says nothing about a server that reads.
 fn is_suspended(evidence: &Evidence) -> bool {
     evidence.processes.is_some_and(|it| it.is_suspended) && evidence.input != Input::Read
-}
-
-/// Whether a run that has sent something after this ping will not answer the ping.
-fn ignores(ping: Instant, evidence: &Evidence) -> bool {
-    match evidence.input {
-        Input::Read => true,
-        Input::Unread { .. } => false,
-        // Whether it has read the ping is not known, but it had the time.
-        Input::Unknown => evidence.last_message >= Some(ping + PING_PATIENCE),
-    }
 }
 
 /// The verdict on a run about which nothing is proven.

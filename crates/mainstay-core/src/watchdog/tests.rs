@@ -1,5 +1,6 @@
 //! Stories about single runs whose real behaviour is known.
 
+mod observations;
 mod properties;
 
 use super::*;
@@ -17,11 +18,14 @@ struct World {
     watchdog: Watchdog,
     behaviour: Behaviour,
     can_observe: bool,
+    /// How many of the next observations fail.
+    failures: u8,
     answers_ping: bool,
     answered_ping: bool,
     messages: Vec<Message>,
     switches: u64,
     last_message: Option<Instant>,
+    last_answer: Option<Instant>,
     /// When the run last read or sent anything, and when it was last scheduled.
     last_read: Instant,
     last_scheduled: Instant,
@@ -60,6 +64,8 @@ enum Behaviour {
     SlowDisk,
     /// Sleeps, and wakes up this often without reading.
     Timer(u64),
+    /// Sends a message this often, without reading.
+    Sends(u64),
     /// Waits for something that never happens.
     Deadlocked,
     /// Stopped by a signal.
@@ -77,11 +83,13 @@ impl World {
             limits,
             behaviour: Behaviour::Healthy,
             can_observe: true,
+            failures: 0,
             answers_ping: true,
             answered_ping: false,
             messages: Vec::new(),
             switches: 0,
             last_message: None,
+            last_answer: None,
             last_read: start,
             last_scheduled: start,
             last_awaited: None,
@@ -131,7 +139,7 @@ impl World {
                 !self.messages.is_empty()
             }
             Behaviour::Spinning => true,
-            Behaviour::Timer(period) => {
+            Behaviour::Timer(period) | Behaviour::Sends(period) => {
                 self.now.duration_since(self.last_scheduled) >= seconds(period)
             }
             Behaviour::SlowDisk | Behaviour::Deadlocked | Behaviour::Suspended => false,
@@ -142,9 +150,11 @@ impl World {
         }
         match self.behaviour {
             Behaviour::Healthy | Behaviour::LosesAnswers | Behaviour::ReadsOnly => self.read(),
+            Behaviour::Sends(_) if is_scheduled => self.last_message = Some(self.now),
             Behaviour::Spinning
             | Behaviour::SlowDisk
             | Behaviour::Timer(_)
+            | Behaviour::Sends(_)
             | Behaviour::Deadlocked
             | Behaviour::Suspended => {}
         }
@@ -163,7 +173,7 @@ impl World {
         };
         for message in std::mem::take(&mut self.messages) {
             if is_answered(&message) {
-                self.last_message = Some(self.now);
+                (self.last_message, self.last_answer) = (Some(self.now), Some(self.now));
                 self.answered_ping |= message.kind == Kind::Probe(Probe::Ping);
             } else {
                 self.messages.push(Message { is_read: true, ..message });
@@ -179,6 +189,7 @@ impl World {
         let calls = || self.messages.iter().filter(is_open);
         let overdue = |message: &&Message| self.now >= message.sent + self.limits.overdue();
         let unread = self.messages.iter().find(|message| !message.is_read);
+        let can_observe = self.can_observe && self.failures == 0;
         Evidence {
             oldest: calls().next().map(request),
             overdue: calls().filter(overdue).count(),
@@ -186,13 +197,14 @@ impl World {
             unawaited_since: self.last_awaited,
             unanswered_since: None,
             last_message: self.last_message,
+            last_answer: self.last_answer,
             answered_ping: self.answered_ping,
             input: match unread {
-                _ if !self.can_observe => Input::Unknown,
+                _ if !can_observe => Input::Unknown,
                 Some(message) => Input::Unread { since: message.sent, bytes: 1 },
                 None => Input::Read,
             },
-            processes: self.can_observe.then_some(Processes {
+            processes: can_observe.then_some(Processes {
                 switches: self.switches,
                 is_active: matches!(self.behaviour, Behaviour::Spinning | Behaviour::SlowDisk),
                 is_suspended: self.behaviour == Behaviour::Suspended,
@@ -215,6 +227,7 @@ impl World {
             self.watchdog.discard_before(self.now);
         }
         let evidence = self.evidence();
+        self.failures = self.failures.saturating_sub(1);
         for action in self.watchdog.observe(self.now, &evidence) {
             if let WatchAction::Probe(probe) = action {
                 let kind = Kind::Probe(probe);
@@ -250,6 +263,8 @@ impl World {
         assert!(self.can_observe, "killed without evidence: {self:?}");
         assert_ne!(self.behaviour, Behaviour::Suspended, "killed while suspended: {self:?}");
         assert!(self.now >= self.last_read + limit, "killed although it reads: {self:?}");
+        let is_silent = self.last_message.is_none_or(|at| self.now >= at + limit);
+        assert!(is_silent, "killed although it sends: {self:?}");
         let observed = limit.saturating_sub(BASELINE.min(limit / 2));
         assert!(self.now >= self.last_scheduled + observed, "killed although it runs: {self:?}");
         assert_ne!(self.behaviour, Behaviour::SlowDisk, "killed in a disk wait: {self:?}");
@@ -412,7 +427,6 @@ fn a_run_that_reads_and_answers_nothing_is_not_killed() {
 #[test]
 fn a_suspended_run_is_never_killed_and_continues() {
     let mut world = unread_call(Behaviour::Suspended);
-    assert_eq!(world.watchdog.verdict().as_str(), "suspended", "before anything is overdue");
     world.pass(seconds(3600));
     world.shows("its process is stopped (SIGSTOP or a debugger); a request waits for 1 h");
     world.behaviour = Behaviour::Healthy;

@@ -99,6 +99,7 @@ impl Receiver {
         let mut lines = Some(lines);
         // In a box, and not polled while there is none: this loop runs for every line.
         let mut end = None;
+        let mut has_exited = false;
         loop {
             let frame = tokio::select! {
                 // If the sender was dropped, no more lines will be consumed.
@@ -119,8 +120,10 @@ impl Receiver {
                         self.receive(offset, bytes.into(), lines).await;
                     }
                 }
-                Ok(Some(FromShim::Closed)) => end = Some(Box::pin(sleep(EXIT_FOLLOWS))),
-                Ok(Some(FromShim::Exited { .. })) => end = None,
+                Ok(Some(FromShim::Closed)) if !has_exited => {
+                    end = Some(Box::pin(sleep(EXIT_FOLLOWS)));
+                }
+                Ok(Some(FromShim::Exited { .. })) => (has_exited, end) = (true, None),
                 Ok(Some(FromShim::Written { through })) => {
                     self.written.send_replace(through);
                 }
@@ -128,7 +131,7 @@ impl Receiver {
                     tracing::warn!(why, "the shim refused this daemon");
                     return;
                 }
-                Ok(Some(FromShim::Hello { .. } | FromShim::Tail { .. })) => {}
+                Ok(Some(FromShim::Closed | FromShim::Hello { .. } | FromShim::Tail { .. })) => {}
                 Ok(Some(FromShim::Unread { read_through, .. })) => {
                     self.read_through = read_through;
                 }

@@ -109,7 +109,8 @@ impl Server {
         let Some((_, begun)) = opening else { return Some(outcome) };
         let was_silent = http.watch.is_silent_since(begun);
         if is_message(&outcome) {
-            self.has_spoken(now, link);
+            self.answer_received(now, link);
+            self.message_received(now, link);
         }
         let HttpOutcome::Opened(session, _) = outcome else { return None };
         let old = self.http(link).and_then(|http| http.own.replace(session));

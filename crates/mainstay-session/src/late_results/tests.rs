@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::calls::Arrival;
 use crate::presence::Presence;
-use crate::stream::Read;
+use crate::stream::{Read, Start};
 use crate::tests::{TestCall, TestServer};
 
 const S: fn(u64) -> Duration = Duration::from_secs;
@@ -227,8 +227,12 @@ fn other_sessions_get_nothing_unless_their_client_has_the_same_token() {
     let waiting = test.calls(first, 4, 1);
     assert!(TestServer::is_executed(&test.calls(same, 1, 8)), "the other window is open");
     test.returns(&waiting, "answered");
-    test.passes(S(1));
+    test.passes(GRACE);
     assert!(TestServer::is_executed(&test.calls(same, 3, 8)), "it may only be between two calls");
+    let (stream, turn, _) = test.server.listen(test.now, first, Start::Unread, false).unwrap();
+    test.passes(GRACE);
+    assert!(TestServer::is_executed(&test.calls(same, 4, 8)), "the other window is open");
+    test.server.reader_left(test.now, stream, turn);
     test.passes(GRACE);
     assert!(TestServer::is_executed(&test.calls(other, 3, 8)), "the token is another one");
     let repeat = test.calls(same, 2, 8);
@@ -244,6 +248,8 @@ fn a_joined_call_is_answered_when_the_session_of_the_earlier_one_ends() {
     test.server.set_token(first, "a".into());
     test.server.set_token(same, "a".into());
     let call = test.abandoned(first, 1, 7);
+    let (stream, turn, _) = test.server.listen(test.now, first, Start::Unread, false).unwrap();
+    test.server.reader_left(test.now, stream, turn);
     test.passes(GRACE);
     let repeat = test.calls(same, 1, 7);
     test.server.close(test.now, &crate::tests::session_id(1));

@@ -152,6 +152,7 @@ impl Server {
             unawaited_since: watch.unawaited_since,
             unanswered_since: watch.unanswered_since,
             last_message: watch.last_message,
+            last_answer: watch.last_answer,
             answered_ping: watch.answered_ping,
             input,
             processes: observed.processes,

@@ -43,7 +43,7 @@ impl Server {
                 self.receive_message(now, key, line);
             }
         }
-        self.has_spoken(now, key);
+        self.message_received(now, key);
         self.confirm_lines(now, key);
     }
 
@@ -129,6 +129,7 @@ impl Server {
 
     /// A request that is with the server is over.
     fn complete(&mut self, now: Instant, key: LinkKey, pending: Pending, reply: Reply) {
+        self.answer_received(now, key);
         let call = match pending.target {
             Target::Own(request) => {
                 let result = match reply {

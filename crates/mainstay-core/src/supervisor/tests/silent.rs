@@ -70,6 +70,7 @@ impl Silence {
             unawaited_since: None,
             unanswered_since: None,
             last_message: self.sent.is_none().then_some(now),
+            last_answer: self.sent.is_none().then_some(now),
             answered_ping: self.sent.is_none(),
             input: match self.sent {
                 _ if self.manner == Manner::Hidden => Input::Unknown,

@@ -15,6 +15,7 @@ enum Step {
     ReadCall,
     GiveUp,
     Pause(u64),
+    FailObservations(u8),
 }
 
 fn behaviour() -> impl Strategy<Value = Behaviour> {
@@ -25,6 +26,7 @@ fn behaviour() -> impl Strategy<Value = Behaviour> {
         Just(Behaviour::Spinning),
         Just(Behaviour::SlowDisk),
         (1_u64..90).prop_map(Behaviour::Timer),
+        (1_u64..90).prop_map(Behaviour::Sends),
         Just(Behaviour::Deadlocked),
         Just(Behaviour::Suspended),
     ]
@@ -38,6 +40,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::ReadCall),
         1 => Just(Step::GiveUp),
         1 => (1_u64..4000).prop_map(Step::Pause),
+        1 => (1_u8..6).prop_map(Step::FailObservations),
     ]
 }
 
@@ -69,13 +72,14 @@ proptest! {
                 Step::ReadCall => world.call_that_is_read(),
                 Step::GiveUp => world.give_up(),
                 Step::Pause(n) => world.pause(seconds(n)),
+                Step::FailObservations(n) => world.failures = n,
             }
         }
         // A deadlock is found in time, whatever happened before.
         if world.killed_after().is_some() || !can_observe {
             return Ok(());
         }
-        world.behaviour = Behaviour::Healthy;
+        (world.behaviour, world.failures) = (Behaviour::Healthy, 0);
         world.messages.retain(|message| !is_awaited(message));
         world.pass(seconds(10));
         world.give_up();

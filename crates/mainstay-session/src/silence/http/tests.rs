@@ -124,7 +124,7 @@ fn of_a_server_that_has_answered_since_only_the_time_of_a_cancellation_counts() 
         test.request(session);
         let operation = test.http_request();
         test.now += SECOND;
-        test.server.has_spoken(test.now, link);
+        test.server.message_received(test.now, link);
         test.now += SECOND;
         test.cancels(session);
         let unread: &[_] = if is_read { &[] } else { &[operation] };
@@ -173,7 +173,7 @@ fn of_a_call_that_an_earlier_daemon_has_sent_counts_when_its_client_gave_it_up()
 }
 
 #[test]
-fn a_server_that_answers_anything_has_spoken() {
+fn a_server_that_answers_anything_message_received() {
     let mut test = TestServer::http();
     let link = test.link();
     test.server.probe(test.now, link, Probe::Ping);
