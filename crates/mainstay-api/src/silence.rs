@@ -32,6 +32,9 @@ pub struct SilenceInfo {
     pub unanswered_probes: Vec<String>,
     /// Whether new requests wait in Mainstay until it reads again.
     pub holds_requests: bool,
+    /// The process that is stopped, if the verdict is `suspended`.
+    #[serde(default)]
+    pub stopped_pid: Option<u32>,
     /// When it is killed if it stays as it is: by `--hang-after`, `--busy-limit` or `--block-limit`.
     #[schemars(with = "Option<String>")]
     pub kill_at: Option<Timestamp>,

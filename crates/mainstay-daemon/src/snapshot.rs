@@ -9,7 +9,7 @@ use mainstay_api::{
 };
 use mainstay_core::start_activity::{StartActivity, StartInput};
 use mainstay_core::supervisor::{RemoteOutage, RunDetails};
-use mainstay_core::watchdog::Findings;
+use mainstay_core::watchdog::{Findings, Verdict};
 use mainstay_core::{
     Cause, ContainerSpec, RefreshMode, ServerSpec, Status, Transport, Unit, Wanted, Workload,
 };
@@ -129,6 +129,10 @@ fn silence(findings: &Findings, now: Instant) -> SilenceInfo {
         waits_for: findings.waits_for.map(|what| what.as_str().to_owned()),
         unanswered_probes: findings.unanswered.iter().map(|it| it.as_str().to_owned()).collect(),
         holds_requests: findings.verdict.holds_requests(),
+        stopped_pid: match findings.verdict {
+            Verdict::Suspended { pid, .. } => Some(pid),
+            _ => None,
+        },
         kill_at: findings.kill_at.map(|at| clock::wall_after(at.saturating_duration_since(now))),
     }
 }
@@ -273,7 +277,7 @@ mod tests {
             Verdict::Overdue { requests: 0, oldest: None, unread_since: None },
             Verdict::Busy { since },
             Verdict::Blocked { inside, since },
-            Verdict::Suspended { since },
+            Verdict::Suspended { since, pid: 7 },
             Verdict::Unresponsive { since },
             Verdict::Responsive,
         ];

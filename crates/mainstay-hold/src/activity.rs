@@ -8,7 +8,7 @@ mod processes;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub(crate) use processes::each_of;
 pub use processes::{ProcessActivity, each_descendant};
@@ -26,8 +26,8 @@ pub struct Activity {
     pub switches: u64,
     /// Whether a thread runs, waits for a processor, or waits for a disk.
     pub is_active: bool,
-    /// Whether a process is stopped by a signal or a debugger, or frozen.
-    pub is_suspended: bool,
+    /// The first process that is stopped by a signal or a debugger, or frozen.
+    pub suspended: Option<u32>,
     /// The place in the kernel where the main thread of the first process waits, if this user may read it.
     pub waits_in: Option<String>,
 }
@@ -40,9 +40,11 @@ pub fn of_descendants(of: u32) -> io::Result<Activity> {
 
 pub(crate) fn of_processes(processes: &[Process]) -> Activity {
     let mut switches = DefaultHasher::new();
-    let (mut is_active, mut is_suspended) = (processes.is_empty(), false);
-    for process in processes {
-        is_suspended |= is_frozen(process.pid);
+    let mut processes = processes.to_vec();
+    processes.sort_unstable_by_key(Process::started);
+    let (mut is_active, mut suspended) = (processes.is_empty(), None);
+    for process in &processes {
+        let mut is_suspended = is_frozen(process.pid);
         let threads = threads(process.pid);
         // Nothing is known of a process whose threads cannot be read.
         is_active |= threads.is_empty();
@@ -51,10 +53,11 @@ pub(crate) fn of_processes(processes: &[Process]) -> Activity {
             is_active |= matches!(thread.state, 'R' | 'D');
             is_suspended |= matches!(thread.state, 'T' | 't');
         }
+        suspended = suspended.or(is_suspended.then_some(process.pid));
     }
-    let first = processes.iter().min_by_key(|process| process.started());
+    let first = processes.first();
     let waits_in = first.and_then(|process| wait_channel(process.pid, process.pid));
-    Activity { switches: switches.finish(), is_active, is_suspended, waits_in }
+    Activity { switches: switches.finish(), is_active, suspended, waits_in }
 }
 
 /// What each thread of the living descendants of a process waits for, for people: a line per process, with its threads
@@ -128,11 +131,28 @@ fn parse(id: u32, status: &str) -> Option<Thread> {
 /// Whether the cgroup of a process is frozen.
 fn is_frozen(pid: u32) -> bool {
     let groups = procfs::control_group(pid).unwrap_or_default();
-    let Some(group) = groups.lines().find_map(|line| line.strip_prefix("0::/")) else {
-        return false;
-    };
-    let events = Path::new("/sys/fs/cgroup").join(group).join("cgroup.events");
-    fs::read_to_string(events).is_ok_and(|events| events.lines().any(|line| line == "frozen 1"))
+    state_files(&groups)
+        .into_iter()
+        .filter_map(|file| fs::read_to_string(file).ok())
+        .any(|state| state.lines().any(|line| matches!(line, "frozen 1" | "FROZEN" | "FREEZING")))
+}
+
+/// The files that say whether a cgroup is frozen: in version 2, alone or beside version 1, and in version 1.
+fn state_files(groups: &str) -> Vec<PathBuf> {
+    let files = groups.lines().filter_map(|line| {
+        let (_, group) = line.split_once(':')?;
+        Some(match group.split_once(":/")? {
+            ("", group) => vec![
+                Path::new("/sys/fs/cgroup").join(group).join("cgroup.events"),
+                Path::new("/sys/fs/cgroup/unified").join(group).join("cgroup.events"),
+            ],
+            (controllers, group) if controllers.split(',').any(|it| it == "freezer") => {
+                vec![Path::new("/sys/fs/cgroup/freezer").join(group).join("freezer.state")]
+            }
+            _ => Vec::new(),
+        })
+    });
+    files.flatten().collect()
 }
 
 #[cfg(test)]
@@ -228,11 +248,30 @@ mod tests {
     #[test]
     fn a_stopped_process_is_suspended_until_it_continues() {
         let sleep = Children::start("sleep", &["1000"]);
-        assert!(!now().is_suspended);
+        assert_eq!(now().suspended, None);
         sleep.signal(Signal::STOP);
-        eventually("it is stopped", || now().is_suspended);
+        eventually("it is stopped", || now().suspended == Some(sleep.0.id()));
         sleep.signal(Signal::CONT);
-        eventually("it continues", || !now().is_suspended);
+        eventually("it continues", || now().suspended.is_none());
+    }
+
+    #[test]
+    fn the_state_of_a_cgroup_is_found_in_each_version() {
+        let check = |groups: &str, expected: &[&str]| {
+            let expected: Vec<_> = expected.iter().map(PathBuf::from).collect();
+            assert_eq!(state_files(groups), expected);
+        };
+        let unified = |group: &str| {
+            ["", "/unified"].map(|place| format!("/sys/fs/cgroup{place}/{group}/cgroup.events"))
+        };
+        let files = unified("user.slice/a:b");
+        check("0::/user.slice/a:b\n", &files.each_ref().map(String::as_str));
+        let files = unified("s");
+        check(
+            "8:pids:/p\n7:cpu,freezer:/docker/9f\n1:name=systemd:/s\n0::/s\n",
+            &["/sys/fs/cgroup/freezer/docker/9f/freezer.state", &files[0], &files[1]],
+        );
+        check("", &[]);
     }
 
     #[test]

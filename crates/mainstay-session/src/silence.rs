@@ -5,15 +5,17 @@
 
 mod given_up;
 mod http;
+#[cfg(test)]
+mod tests;
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
-use mainstay_core::watchdog::{Evidence, Input, OpenRequest, Probe, Processes};
+use mainstay_core::watchdog::{Evidence, Input, OpenRequest, Probe, Processes, UnawaitedRequest};
 use mainstay_mcp::frame::Method;
 
 use crate::action::Report;
-use crate::calls::{Call, CallKey, Stage};
+use crate::calls::{Call, CallKey, CallKind, Stage};
 use crate::http::{Operation, Purpose};
 use crate::links::{Link, LinkKey, OwnPurpose, OwnRequest, RunScope};
 use crate::server::Server;
@@ -49,8 +51,8 @@ pub(crate) struct WatchState {
     pub(crate) answered_ping: bool,
     /// Requests without an answer that their clients have given up, and that it has not read, as far as is known.
     given_up: Vec<GivenUp>,
-    /// When a client has last given up a request that it had read.
-    unawaited_since: Option<Instant>,
+    /// The request that it had read and that a client has last given up.
+    unawaited: Option<UnawaitedRequest>,
     unread: UnreadInput,
     /// Since when clients have given up requests over HTTP, while the run has sent nothing.
     unanswered_since: Option<Instant>,
@@ -85,7 +87,7 @@ impl WatchState {
             last_answer: None,
             answered_ping: false,
             given_up: Vec::new(),
-            unawaited_since: None,
+            unawaited: None,
             unread: if is_inherited { UnreadInput::Unknown } else { UnreadInput::None },
             unanswered_since: None,
         }
@@ -205,7 +207,7 @@ impl Server {
             overdue: times.filter(|sent| now >= *sent + overdue).count(),
             being_handled: oldest(&mut calls().filter(is_read))
                 .or_else(|| self.handled_for_nobody(stdio, read_through)),
-            unawaited_since: stdio.watch.unawaited_since,
+            unawaited: stdio.watch.unawaited.clone(),
             unanswered_since: None,
             last_message: stdio.watch.last_message,
             last_answer: stdio.watch.last_answer,
@@ -216,11 +218,10 @@ impl Server {
     }
 
     /// A request that the run has read and that no client waits for: a list that Mainstay has requested, which the next run would
-    /// get as well; or, while no client waits for anything else, a call that was given up. The run is left to finish it.
+    /// get as well; or, while no client needs the run for anything else, a call that was given up. The run is left to finish it.
     fn handled_for_nobody(&self, stdio: &Stdio, read_through: u64) -> Option<OpenRequest> {
-        let is_awaited = |call: &CallKey| self.awaiting_call(*call).is_some();
         let is_needed =
-            stdio.queued_calls().chain(stdio.pending_calls()).any(|call| is_awaited(&call));
+            stdio.queued_calls().chain(stdio.pending_calls()).any(|call| self.needs_run(call));
         let read = stdio.pending.values().filter(|pending| pending.line <= read_through);
         let named = read.filter_map(|pending| {
             let what = match &pending.target {
@@ -232,6 +233,16 @@ impl Server {
             Some(OpenRequest { what, sent: pending.sent.unwrap_or(stdio.watch.attached) })
         });
         named.min_by_key(|request| request.sent)
+    }
+
+    /// Whether a client waits for an answer that only the run can give, and that is not of the kind that every new client
+    /// requests: lists, and the log level.
+    fn needs_run(&self, key: CallKey) -> bool {
+        let call = self.calls.get(key).filter(|_| self.awaiting_call(key).is_some());
+        call.is_some_and(|call| {
+            !matches!(call.kind, CallKind::List(_))
+                && call.message.method() != Some(&Method::SetLevel)
+        })
     }
 
     /// Sends a probe to a run, even if requests are held.
@@ -340,175 +351,4 @@ fn name_of(call: &Call) -> String {
     let name = call.message.name().filter(|_| call.message.method() == Some(&Method::ToolsCall));
     let method = || call.message.method().map_or("", Method::as_str).to_owned();
     name.map_or_else(method, Cow::into_owned)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::action::Action;
-    use crate::tests::TestServer;
-
-    const OVERDUE: Duration = Duration::from_secs(30);
-
-    fn evidence(test: &mut TestServer, read_through: u64) -> Evidence {
-        let observed =
-            LinkObservation { input: Some((read_through, 0)), ..LinkObservation::default() };
-        let link = test.link();
-        test.server.take_evidence(test.now, link, &observed, OVERDUE).unwrap()
-    }
-
-    fn watched(test: &mut TestServer) -> usize {
-        let actions = std::mem::take(&mut test.actions);
-        actions
-            .iter()
-            .filter(|action| matches!(action, Action::Report(Report::Observe(..))))
-            .count()
-    }
-
-    #[test]
-    fn open_requests_are_told_apart_by_what_was_read() {
-        let mut test = TestServer::new();
-        let session = test.session(1);
-        let begun = test.now;
-        test.request(session);
-        test.now += Duration::from_secs(20);
-        test.request(session);
-        test.now += Duration::from_secs(20);
-        let found = evidence(&mut test, 1);
-        let request = |sent| Some(OpenRequest { what: "slow".to_owned(), sent });
-        assert_eq!(found.oldest, request(begun));
-        assert_eq!((found.overdue, found.being_handled), (1, request(begun)));
-        let since = begun + Duration::from_secs(20);
-        assert_eq!(found.input, Input::Unread { since, bytes: 0 });
-        assert_eq!(evidence(&mut test, 0).being_handled, None);
-        assert_eq!(evidence(&mut test, 2).input, Input::Read);
-    }
-
-    #[test]
-    fn a_slow_request_is_reported_once() {
-        let mut test = TestServer::new();
-        let session = test.session(1);
-        let call = test.request(session);
-        assert_eq!(watched(&mut test), 0);
-        test.commit(&call);
-        let second = test.request(session);
-        test.commit(&second);
-        assert_eq!(watched(&mut test), 1);
-        test.answers(&call);
-        test.answers(&second);
-        assert_eq!(evidence(&mut test, 2).oldest, None);
-        let third = test.request(session);
-        test.commit(&third);
-        assert_eq!(watched(&mut test), 1);
-    }
-
-    #[test]
-    fn a_request_that_was_held_is_reported_when_it_is_sent() {
-        let mut test = TestServer::new();
-        let (session, link) = (test.session(1), test.link());
-        test.server.hold_requests(link);
-        let call = test.request(session);
-        test.commit(&call);
-        assert_eq!(watched(&mut test), 0);
-        test.server.send_held_requests(test.now, link);
-        test.lines();
-        assert_eq!(watched(&mut test), 1);
-    }
-
-    #[test]
-    fn a_cancelled_request_counts_until_it_is_read() {
-        let mut test = TestServer::new();
-        let session = test.session(1);
-        let begun = test.now;
-        test.request(session);
-        test.now += Duration::from_secs(40);
-        test.cancels(session);
-        let cancelled = test.now;
-        test.now += Duration::from_secs(1);
-        let found = evidence(&mut test, 0);
-        assert_eq!((found.oldest.unwrap().sent, found.overdue), (begun, 1));
-        assert_eq!(found.input, Input::Unread { since: begun, bytes: 0 });
-        assert_eq!((found.being_handled, found.unawaited_since), (None, None));
-        let found = evidence(&mut test, 1);
-        assert_eq!((found.oldest, found.input), (None, Input::Read));
-        assert_eq!(found.unawaited_since, Some(cancelled), "it was inside that call");
-        assert_eq!(evidence(&mut test, 0).oldest, None, "it was read");
-    }
-
-    #[test]
-    fn what_is_unread_counts_although_nothing_is_known_about_it() {
-        let mut test = TestServer::without_run();
-        test.attach_again();
-        let link = test.link();
-        assert!(test.server.is_waiting_for(link), "an earlier daemon may have sent something");
-        let begun = test.now;
-        let mut found = |line, bytes| {
-            let input = Some((line, bytes));
-            let observed = LinkObservation { input, ..LinkObservation::default() };
-            test.now += Duration::from_secs(1);
-            let input =
-                test.server.take_evidence(test.now, link, &observed, OVERDUE).unwrap().input;
-            (input, test.server.is_waiting_for(link))
-        };
-        let unread = |seconds, bytes| {
-            let since = begun + Duration::from_secs(seconds);
-            (Input::Unread { since, bytes }, true)
-        };
-        assert_eq!([found(8, 50), found(8, 90)], [unread(1, 50), unread(1, 90)]);
-        assert_eq!(found(9, 40), unread(3, 40), "it has read since");
-        assert_eq!(found(9, 0), (Input::Read, false));
-    }
-
-    #[test]
-    fn few_cancelled_requests_are_remembered_and_the_first_and_last_ones_count() {
-        let mut test = TestServer::new();
-        let (session, begun) = (test.session(1), test.now);
-        for _ in 0..1000 {
-            test.request(session);
-            test.now += Duration::from_secs(1);
-            test.cancels(session);
-        }
-        let found = evidence(&mut test, 0);
-        assert_eq!(found.oldest.unwrap().sent, begun);
-        assert!(found.overdue <= 64, "{}", found.overdue);
-        let last = test.now;
-        assert_eq!(evidence(&mut test, 2000).unawaited_since, Some(last));
-    }
-
-    #[test]
-    fn lists_that_mainstay_has_requested_are_left_to_finish() {
-        let mut test = TestServer::new();
-        let (session, link) = (test.session(1), test.link());
-        test.server.probe(test.now, link, Probe::List);
-        test.request(session);
-        let found = evidence(&mut test, 1);
-        assert_eq!(found.being_handled.unwrap().what, "tools/list");
-        assert_eq!(evidence(&mut test, 0).being_handled, None);
-    }
-
-    #[test]
-    fn held_requests_are_not_written_and_are_sent_in_order() {
-        let mut test = TestServer::new();
-        let (session, link) = (test.session(1), test.link());
-        let first = test.request(session);
-        test.server.hold_requests(link);
-        assert!(test.request(session).run_id.is_null() && test.request(session).run_id.is_null());
-        // A probe overtakes them.
-        test.server.probe(test.now, link, Probe::Ping);
-        assert_eq!(test.lines(), ["ping"]);
-        test.answers(&first);
-        assert_eq!(watched(&mut test), 1, "it has sent something");
-        assert!(!test.server.send_held_requests(test.now, link));
-        assert_eq!(test.lines(), ["slow", "slow"]);
-    }
-
-    #[test]
-    fn requests_that_were_held_when_the_run_died_go_to_the_next_one() {
-        let mut test = TestServer::new();
-        let (session, link) = (test.session(1), test.link());
-        test.server.hold_requests(link);
-        let call = test.request(session);
-        test.server.close_stdio(test.now, link, 0);
-        assert_eq!(test.read_all(&call), (Vec::new(), false), "it waits for the next run");
-    }
 }

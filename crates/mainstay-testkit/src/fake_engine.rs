@@ -470,8 +470,9 @@ impl Engine for FakeEngine {
     async fn observe(&self, key: &RunKey) -> Result<Observation, EngineError> {
         let state = self.state();
         let run = state.alive.get(key).ok_or_else(|| EngineError::NoSuchRun(key.clone()))?;
-        let (switches, is_active, is_suspended) = (run.read, false, run.is_suspended);
-        let processes = Some(Processes { switches, is_active, is_suspended, waits_for: None });
+        let (switches, is_active) = (run.read, false);
+        let suspended = run.is_suspended.then_some(7);
+        let processes = Some(Processes { switches, is_active, suspended, waits_for: None });
         Ok(Observation { input: Some((run.read, 1)), connections: None, processes })
     }
 

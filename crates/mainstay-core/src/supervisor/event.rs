@@ -39,7 +39,7 @@ pub enum Event {
         generation: u64,
     },
     /// The result of [`Action::Observe`]; none if the session is closed.
-    Observed(Connection, Option<Evidence>),
+    Observed(Connection, Option<Box<Evidence>>),
     /// The result of [`Action::ObserveStart`].
     StartObserved(RunId, StartEvidence),
     /// The run of a single session is no longer needed.

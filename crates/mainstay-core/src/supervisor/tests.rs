@@ -159,9 +159,10 @@ impl World {
                 self.alive.remove(&run);
                 self.gone(run, Cause::Exited(Exit::signal(15)))
             }
-            Some(Action::Observe(connection)) => {
-                Event::Observed(connection, Some(self.silence.observe(self.now, connection)))
-            }
+            Some(Action::Observe(connection)) => Event::Observed(
+                connection,
+                Some(Box::new(self.silence.observe(self.now, connection))),
+            ),
             Some(Action::ObserveStart(run)) => Event::StartObserved(run, slow_start()),
             Some(Action::CheckPort { run, .. }) => Event::PortChecked { run, has_moved: false },
             Some(_) => return true,

@@ -103,7 +103,7 @@ impl Supervisor {
         &mut self,
         now: Instant,
         connection: Connection,
-        evidence: Option<Evidence>,
+        evidence: Option<Box<Evidence>>,
     ) {
         let Some(watch) = self.watch.as_mut().filter(|watch| watch.connection == connection) else {
             return;

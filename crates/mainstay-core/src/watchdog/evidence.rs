@@ -66,8 +66,8 @@ pub struct Evidence {
     /// The oldest request that the run has read and that a client still waits for. While no client waits for anything, one that
     /// nobody waits for any more.
     pub being_handled: Option<OpenRequest>,
-    /// When a client last stopped waiting for a request that the run had read and not answered.
-    pub unawaited_since: Option<Instant>,
+    /// The last request that the run had read and not answered when its client stopped waiting for it.
+    pub unawaited: Option<UnawaitedRequest>,
     /// Since when clients have given up requests that it may have read or not, while it has sent nothing.
     pub unanswered_since: Option<Instant>,
     /// When the run last sent anything.
@@ -89,6 +89,15 @@ pub struct OpenRequest {
     pub what: String,
     /// When it was sent to the run.
     pub sent: Instant,
+}
+
+/// A request without an answer for which nobody waits any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnawaitedRequest {
+    /// The tool, or else the method.
+    pub what: String,
+    /// When its client stopped waiting for it.
+    pub since: Instant,
 }
 
 /// Whether a run reads what is sent to it.
@@ -114,8 +123,8 @@ pub struct Processes {
     pub switches: u64,
     /// Whether a thread is running, waits for a processor, or waits for a disk.
     pub is_active: bool,
-    /// Whether they are stopped by a signal or a debugger, or frozen.
-    pub is_suspended: bool,
+    /// The first of them that is stopped by a signal or a debugger, or frozen.
+    pub suspended: Option<u32>,
     /// What the server's main thread waits for, if that is known.
     pub waits_for: Option<WaitsFor>,
 }
@@ -151,10 +160,12 @@ pub enum Verdict {
         /// Since when it reads nothing.
         since: Instant,
     },
-    /// Its processes are stopped.
+    /// A process of it is stopped.
     Suspended {
         /// Since when a request has been waiting.
         since: Instant,
+        /// The process.
+        pid: u32,
     },
     /// It is silent, and its input and processes cannot be observed.
     Unresponsive {
@@ -199,7 +210,7 @@ impl Verdict {
             Self::Blocked { inside, .. } => Some(inside.sent),
             Self::Busy { since }
             | Self::Hung { since }
-            | Self::Suspended { since }
+            | Self::Suspended { since, .. }
             | Self::Unresponsive { since } => Some(*since),
         }
     }
@@ -269,9 +280,9 @@ impl fmt::Display for Described<'_> {
             Verdict::Hung { since: at } => {
                 write!(f, "it has read nothing for {}, and none of its threads ran", since(*at))
             }
-            Verdict::Suspended { since: at } => write!(
+            Verdict::Suspended { since: at, pid } => write!(
                 f,
-                "its process is stopped (SIGSTOP or a debugger); a request waits for {}",
+                "process {pid} is stopped (SIGSTOP, a debugger or a frozen cgroup); a request waits for {}",
                 since(*at)
             ),
             Verdict::Unresponsive { since: at } => {

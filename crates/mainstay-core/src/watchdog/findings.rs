@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Instant;
 
-use super::{Input, OpenRequest, Probe, Verdict, WaitsFor, Watchdog};
+use super::{Input, OpenRequest, Probe, UnawaitedRequest, Verdict, WaitsFor, Watchdog};
 use crate::human_duration;
 
 /// What the last observation of a run showed.
@@ -12,6 +12,8 @@ pub struct Findings {
     pub verdict: Verdict,
     /// The oldest request of a client that the run has not answered.
     pub oldest: Option<OpenRequest>,
+    /// What the run may be inside, although nobody waits for it.
+    pub unawaited: Option<UnawaitedRequest>,
     /// How many requests are overdue.
     pub overdue: usize,
     /// How much of its input is unread, if that can be counted.
@@ -32,7 +34,10 @@ impl Watchdog {
         let evidence = self.evidence.as_ref();
         let input = evidence.map_or(Input::Unknown, |evidence| evidence.input);
         let processes = evidence.and_then(|evidence| evidence.processes);
-        let is_quiet = processes.is_some_and(|it| !it.is_active && !it.is_suspended);
+        // A run that is busy ran a moment ago, if it does not now.
+        let is_busy = matches!(self.verdict, Verdict::Busy { .. });
+        let is_quiet =
+            !is_busy && processes.is_some_and(|it| !it.is_active && it.suspended.is_none());
         let observed = self.observed.as_ref().filter(|_| is_quiet);
         let sent = |probe| match probe {
             Probe::Ping => self.unanswered.ping,
@@ -42,6 +47,9 @@ impl Watchdog {
         Findings {
             verdict: self.verdict.clone(),
             oldest: evidence.and_then(|evidence| evidence.oldest.clone()),
+            unawaited: evidence.and_then(|evidence| {
+                evidence.unawaited.clone().filter(|it| evidence.last_answer < Some(it.since))
+            }),
             overdue: evidence.map_or(0, |evidence| evidence.overdue),
             unread_bytes: match input {
                 Input::Unknown => None,
@@ -87,6 +95,11 @@ impl Findings {
                 .map(|quiet| format!("none of its threads ran for {}", human_duration(quiet))),
         );
         details.extend(self.waits_for.map(|what| format!("it waits for {what}")));
+        let unawaited = self.unawaited.as_ref().map(|UnawaitedRequest { what, since }| {
+            let ago = human_duration(now.saturating_duration_since(*since));
+            format!("`{what}` was given up by its client {ago} ago")
+        });
+        details.extend(unawaited);
         let names_request = self.verdict.request().is_some();
         let oldest = self.oldest.as_ref().filter(|_| !names_request);
         details.extend(oldest.map(|request| format!("oldest call: `{}`", request.what)));
@@ -133,6 +146,7 @@ mod tests {
         let mut findings = Findings {
             verdict: Verdict::Hung { since: start },
             oldest: Some(oldest),
+            unawaited: None,
             overdue: 1,
             unread_bytes: Some(90),
             quiet_since: Some(start + Duration::from_secs(10)),
@@ -149,6 +163,14 @@ mod tests {
         check(
             |_, _| {},
             "it has read nothing for 40 s, and none of its threads ran (90 bytes unread; it waits for a file lock; oldest call: `append`; no answer to `ping` and `tools/list`)",
+        );
+        check(
+            |findings, since| {
+                findings.unawaited = Some(UnawaitedRequest { what: "count".to_owned(), since });
+                findings.waits_for = None;
+                findings.unanswered.clear();
+            },
+            "it has read nothing for 40 s, and none of its threads ran (90 bytes unread; `count` was given up by its client 40 s ago; oldest call: `append`)",
         );
         check(
             |findings, since| {
@@ -179,11 +201,11 @@ mod tests {
         );
         check(
             |findings, since| {
-                findings.verdict = Verdict::Suspended { since };
+                findings.verdict = Verdict::Suspended { since, pid: 7 };
                 (findings.quiet_since, findings.waits_for) = (None, None);
                 findings.unanswered.clear();
             },
-            "its process is stopped (SIGSTOP or a debugger); a request waits for 40 s (90 bytes unread; oldest call: `append`)",
+            "process 7 is stopped (SIGSTOP, a debugger or a frozen cgroup); a request waits for 40 s (90 bytes unread; oldest call: `append`)",
         );
         check(
             |findings, since| {

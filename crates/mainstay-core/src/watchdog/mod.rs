@@ -16,6 +16,7 @@
 
 mod evidence;
 mod findings;
+mod probes;
 #[cfg(test)]
 mod tests;
 mod waits_for;
@@ -23,10 +24,12 @@ mod waits_for;
 use std::time::{Duration, Instant};
 
 pub use evidence::{
-    Described, Evidence, Input, Observation, OpenRequest, Processes, UnreadConnection, Verdict,
-    WatchLimits,
+    Described, Evidence, Input, Observation, OpenRequest, Processes, UnawaitedRequest,
+    UnreadConnection, Verdict, WatchLimits,
 };
 pub use findings::{DescribedFindings, Findings};
+pub use probes::Probe;
+use probes::{IDLE_PROBE, Probes};
 pub use waits_for::WaitsFor;
 
 use crate::human_duration;
@@ -38,12 +41,6 @@ pub(crate) const BASELINE: Duration = Duration::from_secs(2);
 /// to do anything between two of them is killed in time.
 const INTERVAL: Duration = Duration::from_secs(3);
 const UNREAD_INTERVAL: Duration = Duration::from_secs(1);
-
-/// A run that answers something else after this time will not answer a ping.
-const PING_PATIENCE: Duration = Duration::from_secs(5);
-
-/// The time without a message after which an idle run is probed.
-const IDLE_PROBE: Duration = Duration::from_secs(5 * 60);
 
 /// A run that was scheduled within this time is busy.
 const RECENTLY: Duration = Duration::from_secs(10);
@@ -79,19 +76,6 @@ pub struct Watchdog {
     is_killed: bool,
 }
 
-/// The probes that wait for an answer.
-#[derive(Debug, Clone, Copy, Default)]
-struct Probes {
-    ping: Option<Instant>,
-    list: Option<Instant>,
-}
-
-impl Probes {
-    fn last(self) -> Option<Instant> {
-        self.ping.max(self.list)
-    }
-}
-
 /// The last observation of a run that does not answer.
 #[derive(Debug, Clone, Copy)]
 struct LastObservation {
@@ -111,25 +95,6 @@ struct Spent {
     busy: Duration,
     blocked: Duration,
     counted_until: Instant,
-}
-
-/// A request that shows whether a run answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Probe {
-    /// `ping`
-    Ping,
-    /// `tools/list`
-    List,
-}
-
-impl Probe {
-    /// Its method.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Ping => "ping",
-            Self::List => "tools/list",
-        }
-    }
 }
 
 /// What to do next.
@@ -229,30 +194,8 @@ impl Watchdog {
             && self.missed < MAX_MISSED
     }
 
-    /// Any message proves that the run is alive, whether it answers a probe or not.
-    fn note_probes(&mut self, now: Instant, evidence: &Evidence, actions: &mut Vec<WatchAction>) {
-        self.answers_ping |= evidence.answered_ping;
-        let answers_ping = self.answers_ping || self.ignores_ping;
-        let before = self.probes.last();
-        let ping = self.probes.ping.take_if(|ping| match evidence.last_message {
-            Some(at) if answers_ping => at >= *ping,
-            // Whether it will still answer the ping is known later.
-            Some(at) => at >= *ping + PING_PATIENCE,
-            None => false,
-        });
-        let has_read = !matches!(evidence.input, Input::Unread { .. });
-        if ping.is_some() && has_read && !answers_ping {
-            self.ignores_ping = true;
-            actions.push(WatchAction::IgnoresPing);
-        }
-        self.probes.list.take_if(|probe| evidence.last_message >= Some(*probe));
-        if before.is_some() && self.probes.last().is_none() {
-            self.next_probe = now + self.limits.overdue();
-        }
-    }
-
     fn note_activity(&mut self, now: Instant, evidence: &Evidence) {
-        if is_suspended(evidence) {
+        if suspended(evidence).is_some() {
             self.not_before = now;
         }
         let switches = evidence.processes.map(|processes| processes.switches);
@@ -293,8 +236,8 @@ impl Watchdog {
             Input::Unread { since, .. } => now >= since + UNREAD_INTERVAL,
             Input::Unknown | Input::Read => false,
         };
-        if is_suspended(evidence) && (is_overdue || is_unread) {
-            return Verdict::Suspended { since: self.waiting_since(evidence).unwrap_or(now) };
+        if let Some(pid) = suspended(evidence).filter(|_| is_overdue || is_unread) {
+            return Verdict::Suspended { since: self.waiting_since(evidence).unwrap_or(now), pid };
         }
         let Some(observed) = self.observed.filter(|_| is_overdue) else {
             return Verdict::Responsive;
@@ -338,7 +281,8 @@ impl Watchdog {
         let limit = self.limits.hang_after?;
         let quiet_since = self.observed?.quiet_since;
         let quiet_until = quiet_since + limit.saturating_sub(BASELINE.min(limit / 2));
-        let unawaited_since = evidence.unawaited_since.unwrap_or(unread_since);
+        let unawaited = evidence.unawaited.as_ref();
+        let unawaited_since = unawaited.map_or(unread_since, |request| request.since);
         Some(quiet_until.max(unread_since.max(unawaited_since) + limit))
     }
 
@@ -423,33 +367,6 @@ impl Watchdog {
         }
     }
 
-    /// Probes an overdue run by `ping`, and by a list if that has no answer; and an idle one by what it answers.
-    fn probe(&mut self, now: Instant, evidence: &Evidence, actions: &mut Vec<WatchAction>) {
-        let idle_since = evidence.last_message.unwrap_or(self.began);
-        let is_due = if self.waiting_since(evidence).is_none() {
-            now >= idle_since + IDLE_PROBE
-        } else {
-            // It may have stopped to read since it answered the last probe.
-            let is_silent = match evidence.input {
-                Input::Unread { since, .. } => evidence.last_message <= Some(since),
-                Input::Unknown | Input::Read => false,
-            };
-            self.is_overdue(now, evidence)
-                && !is_suspended(evidence)
-                && (is_silent || now >= self.next_probe)
-        };
-        if !is_due {
-            return;
-        }
-        if self.probes.ping.is_none() && !self.ignores_ping {
-            self.probes.ping = Some(now);
-            actions.push(WatchAction::Probe(Probe::Ping));
-        } else if self.probes.list.is_none() {
-            self.probes.list = Some(now);
-            actions.push(WatchAction::Probe(Probe::List));
-        }
-    }
-
     /// A connection may be dead although the server is not. They are renewed until the run answers.
     fn renew(&mut self, now: Instant, actions: &mut Vec<WatchAction>) {
         if !matches!(self.verdict, Verdict::Unresponsive { .. }) {
@@ -504,9 +421,9 @@ impl Watchdog {
     }
 }
 
-/// Whether the processes of a run are stopped. A stopped child says nothing about a server that reads.
-fn is_suspended(evidence: &Evidence) -> bool {
-    evidence.processes.is_some_and(|it| it.is_suspended) && evidence.input != Input::Read
+/// The process of a run that is stopped. A stopped child says nothing about a server that reads.
+fn suspended(evidence: &Evidence) -> Option<u32> {
+    evidence.processes?.suspended.filter(|_| evidence.input != Input::Read)
 }
 
 /// The verdict on a run about which nothing is proven.

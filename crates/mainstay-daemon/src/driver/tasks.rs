@@ -210,7 +210,7 @@ impl Driver {
                 Err(_) => Observation::default(),
             };
             let evidence = run.evidence(since, &seen, overdue);
-            TaskResult::Event(Event::Observed(connection, evidence))
+            TaskResult::Event(Event::Observed(connection, evidence.map(Box::new)))
         });
     }
 

@@ -135,8 +135,8 @@ mod tests {
         };
         let up = || info(Status::Running, "ready");
         let seen = |read, bytes, is_active| {
-            let (switches, is_suspended, waits_for) = (0, false, None);
-            let processes = Some(Processes { switches, is_active, is_suspended, waits_for });
+            let (switches, suspended, waits_for) = (0, None, None);
+            let processes = Some(Processes { switches, is_active, suspended, waits_for });
             Some(Observation { input: Some((read, bytes)), connections: None, processes })
         };
         let check = |info: &ServerInfo, place, seen, state: &str, reason: &str| {

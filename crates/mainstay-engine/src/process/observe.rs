@@ -75,9 +75,9 @@ impl Shared {
 
 /// The processes of a run, as far as a verdict needs to know.
 pub(crate) fn processes(activity: Activity) -> Processes {
-    let Activity { switches, is_active, is_suspended, waits_in } = activity;
+    let Activity { switches, is_active, suspended, waits_in } = activity;
     let waits_for = waits_in.as_deref().and_then(WaitsFor::from_channel);
-    Processes { switches, is_active, is_suspended, waits_for }
+    Processes { switches, is_active, suspended, waits_for }
 }
 
 /// Whether a run has read `initialize`, given through which line it has read and how many bytes it has not.

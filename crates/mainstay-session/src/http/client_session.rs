@@ -259,7 +259,7 @@ impl Server {
             && !self.is_frozen
         {
             let delete = HttpOperation::Delete { session: upstream };
-            self.operate(run.link, Purpose::Delete, None, delete);
+            self.operate(run.link, Purpose::Delete, Some(now), delete);
         }
         if let Some(Opening { operation: key, link, is_background, calls }) = opening
             && let Some(operation) = self.operations.remove(key)

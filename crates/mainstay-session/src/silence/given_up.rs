@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use mainstay_core::watchdog::OpenRequest;
+use mainstay_core::watchdog::{OpenRequest, UnawaitedRequest};
 
 use super::{LinkObservation, WatchState, name_of};
 use crate::calls::{Call, CallKey, Stage};
@@ -84,8 +84,15 @@ impl WatchState {
         let (unread, read): (Vec<_>, Vec<_>) =
             self.given_up.drain(..).partition(|it| it.is_unread(observation));
         self.given_up = unread.into_iter().filter(|it| !is_lost(it)).collect();
-        let last = read.iter().map(|it| it.at).max();
-        self.unawaited_since = self.unawaited_since.max(last);
+        if let Some(last) = read.into_iter().max_by_key(|it| it.at) {
+            self.note_unawaited(last.request.what, last.at);
+        }
+    }
+
+    fn note_unawaited(&mut self, what: String, since: Instant) {
+        if self.unawaited.as_ref().is_none_or(|before| before.since <= since) {
+            self.unawaited = Some(UnawaitedRequest { what, since });
+        }
     }
 }
 
@@ -105,7 +112,7 @@ impl Server {
         let Some(watch) = self.links.get_mut(link).map(Link::watch_mut) else { return };
         let Some(sent_as) = sent_as else {
             // The run may be inside it.
-            watch.unawaited_since = Some(now);
+            watch.note_unawaited(name_of(call), now);
             return;
         };
         if let SentAs::Operation(_) = sent_as {

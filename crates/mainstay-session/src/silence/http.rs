@@ -87,6 +87,8 @@ struct RunRequest {
     unread: Option<u64>,
     /// Whether it was sent after the connections were looked at.
     is_new: bool,
+    /// Whether a client needs the run for it.
+    needs_run: bool,
 }
 
 /// Who waits for an answer.
@@ -140,7 +142,8 @@ impl Server {
         };
         // As with stdio, the run is left to finish lists, and calls that were given up while no client waits for anything.
         let handled_for_nobody = || {
-            let is_needed = with(AwaitedBy::Client).next().is_some() || !http.queue.is_empty();
+            let is_needed = all.iter().any(|it| it.needs_run)
+                || http.queue.iter().any(|it| self.needs_run(*it));
             let given_up = with(AwaitedBy::Nobody).filter(|_| !is_needed);
             oldest(given_up.chain(with(AwaitedBy::Mainstay)).filter(|it| it.is_read()))
         };
@@ -149,7 +152,7 @@ impl Server {
             oldest: oldest(expected()),
             overdue: expected().filter(|it| now >= it.request.sent + overdue).count(),
             being_handled: handled.or_else(handled_for_nobody),
-            unawaited_since: watch.unawaited_since,
+            unawaited: watch.unawaited.clone(),
             unanswered_since: watch.unanswered_since,
             last_message: watch.last_message,
             last_answer: watch.last_answer,
@@ -179,7 +182,8 @@ impl Server {
                     (AwaitedBy::Probe, request.method.to_owned())
                 }
                 Purpose::Own(request) => (AwaitedBy::Mainstay, request.method.to_owned()),
-                Purpose::Notify(_) | Purpose::Listen(_) | Purpose::Delete => return None,
+                Purpose::Delete => (AwaitedBy::Mainstay, "DELETE".to_owned()),
+                Purpose::Notify(_) | Purpose::Listen(_) => return None,
             };
             let is_new = found.is_some_and(|found| found.is_before(sent));
             // Of a server that answers by events, a request to resume them may be unread, but not the request itself.
@@ -187,7 +191,9 @@ impl Server {
             if unread.is_some() && watch.has_given_up(operation) {
                 return None;
             }
-            Some(RunRequest { request: OpenRequest { what, sent }, awaited_by, unread, is_new })
+            let needs_run = matches!(it.purpose, Purpose::Call(call) if self.needs_run(call));
+            let request = OpenRequest { what, sent };
+            Some(RunRequest { request, awaited_by, unread, is_new, needs_run })
         });
         let given_up = watch.given_up().filter_map(|it| {
             let (unread, is_new) = (unread(it.operation()?), false);
@@ -196,6 +202,7 @@ impl Server {
                 awaited_by: AwaitedBy::GivenUp,
                 unread,
                 is_new,
+                needs_run: false,
             })
         });
         // What an earlier daemon sent may be what the run is doing.
@@ -203,7 +210,8 @@ impl Server {
             let what = self.calls.get(call).map(|call| name_of(call))?;
             let awaited_by = self.awaited_by(call);
             let request = OpenRequest { what, sent: watch.attached };
-            Some(RunRequest { request, awaited_by, unread: None, is_new: false })
+            let needs_run = self.needs_run(call);
+            Some(RunRequest { request, awaited_by, unread: None, is_new: false, needs_run })
         });
         of_this_daemon.chain(given_up).chain(relayed).collect()
     }

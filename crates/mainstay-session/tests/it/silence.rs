@@ -46,7 +46,7 @@ impl World {
             // Connections may be renewed at any time.
             self.renew_run(scope, connection);
         }
-        self.tell(scope, SupervisorEvent::Observed(connection, evidence));
+        self.tell(scope, SupervisorEvent::Observed(connection, evidence.map(Box::new)));
     }
 
     /// What can be seen of a run from outside.
@@ -59,7 +59,7 @@ impl World {
                 Manner::Deadlocked | Manner::Suspended | Manner::Spinning => self.now,
             },
             is_active: is_silent && run.manner == Manner::Spinning,
-            is_suspended: is_silent && run.manner == Manner::Suspended,
+            suspended: (is_silent && run.manner == Manner::Suspended).then_some(7),
             waits_for: None,
         };
         let unread = u64::try_from(run.kept.len()).unwrap_or(u64::MAX);

@@ -138,6 +138,7 @@ pub(crate) mod tests {
             waits_for: None,
             unanswered_probes: Vec::new(),
             holds_requests: false,
+            stopped_pid: None,
             kill_at: None,
         }
     }

@@ -67,7 +67,7 @@ impl Silence {
         Evidence {
             overdue: self.sent.into_iter().filter(|sent| now >= *sent + overdue).count(),
             being_handled: None,
-            unawaited_since: None,
+            unawaited: None,
             unanswered_since: None,
             last_message: self.sent.is_none().then_some(now),
             last_answer: self.sent.is_none().then_some(now),
@@ -80,7 +80,7 @@ impl Silence {
             processes: (self.manner != Manner::Hidden).then_some(Processes {
                 switches: 0,
                 is_active: self.manner == Manner::Spinning,
-                is_suspended: self.manner == Manner::Suspended,
+                suspended: (self.manner == Manner::Suspended).then_some(7),
                 waits_for: None,
             }),
             oldest,

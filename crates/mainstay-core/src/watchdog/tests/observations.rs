@@ -1,4 +1,4 @@
-//! Observations that fail, and messages of runs that do not read.
+//! Observations that fail, probes, and messages of runs that do not read.
 
 use super::*;
 
@@ -60,4 +60,34 @@ fn what_was_not_read_for_less_than_a_second_says_nothing_about_a_stopped_process
     world.shows("no request is overdue");
     world.pass(seconds(3));
     assert_eq!(world.watchdog.verdict().as_str(), "suspended");
+}
+
+#[test]
+fn a_server_that_ignores_pings_is_pinged_once() {
+    let mut world = World::new(WatchLimits::default());
+    world.answers_ping = false;
+    world.pass(seconds(86_400));
+    let count = |wanted: &WatchAction| world.actions.iter().filter(|(_, a)| a == wanted).count();
+    assert_eq!(count(&WatchAction::Probe(Probe::Ping)), 1);
+    assert_eq!(count(&WatchAction::IgnoresPing), 1);
+    assert!(count(&WatchAction::Probe(Probe::List)) > 100);
+    world.shows("no request is overdue");
+}
+
+#[test]
+fn a_server_that_cannot_be_observed_and_ignores_pings_is_pinged_once() {
+    let mut world = World::new(WatchLimits::default());
+    (world.can_observe, world.answers_ping) = (false, false);
+    world.pass(seconds(86_400));
+    let pings = world.actions.iter().filter(|(_, it)| *it == WatchAction::Probe(Probe::Ping));
+    assert_eq!(pings.count(), 1);
+    world.shows("no request is overdue");
+}
+
+#[test]
+fn a_run_that_answers_probes_is_not_probed_all_the_time() {
+    let mut world = unread_call(Behaviour::LosesAnswers);
+    world.pass(seconds(3600));
+    let probes = world.actions.iter().filter(|(_, it)| matches!(it, WatchAction::Probe(_)));
+    assert!((100..=120).contains(&probes.count()), "{world:?}");
 }

@@ -41,7 +41,7 @@ async fn a_suspended_run_is_shown_and_left_alone() {
     let first = key("time", 1);
     world.engine.suspend(&first, true);
     let shown = world.status(Status::Suspended).await;
-    assert!(shown.info().reason.starts_with("its process is stopped"), "{}", shown.info().reason);
+    assert!(shown.info().reason.starts_with("process 7 is stopped"), "{}", shown.info().reason);
     tokio::time::sleep(IDLE * 3).await;
     assert_eq!(world.handle.view.borrow().info().status, Status::Suspended);
     assert_eq!(world.engine.kills(), []);

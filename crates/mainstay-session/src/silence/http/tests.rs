@@ -1,4 +1,6 @@
+use bytes::Bytes;
 use mainstay_core::watchdog::Probe;
+use mainstay_mcp::frame::Parsed;
 use mainstay_mcp::upstream::UpstreamError;
 use proptest::prelude::*;
 
@@ -47,6 +49,11 @@ fn evidence(test: &mut TestServer, unread: &[OperationKey]) -> Evidence {
     let (link, observed) =
         (test.link(), LinkObservation { requests, ..LinkObservation::default() });
     test.server.take_evidence(test.now, link, &observed, OVERDUE).unwrap()
+}
+
+/// When a client last gave up a request that the run had read.
+fn given_up_at(found: &Evidence) -> Option<Instant> {
+    found.unawaited.as_ref().map(|request| request.since)
 }
 
 #[test]
@@ -111,8 +118,8 @@ fn a_cancelled_request_counts_until_it_is_read() {
         assert_eq!(found.input, Input::Unread { since: begun, bytes: 100 });
     }
     let found = found(1);
-    assert_eq!((found.oldest, found.input), (None, Input::Read));
-    assert_eq!(found.unawaited_since, Some(now));
+    assert_eq!((given_up_at(&found), found.input), (Some(now), Input::Read));
+    assert_eq!(found.oldest, None);
     assert!(!test.server.is_given_up(operation));
 }
 
@@ -129,8 +136,8 @@ fn of_a_server_that_has_answered_since_only_the_time_of_a_cancellation_counts() 
         test.cancels(session);
         let unread: &[_] = if is_read { &[] } else { &[operation] };
         let found = evidence(&mut test, unread);
+        assert_eq!(given_up_at(&found), is_read.then_some(test.now));
         assert_eq!((found.oldest, found.input), (None, Input::Read));
-        assert_eq!(found.unawaited_since, is_read.then_some(test.now));
     }
 }
 
@@ -143,6 +150,25 @@ fn a_request_for_which_no_connection_is_accepted_is_unread() {
     let sent = SentRequest { operation, port: None, bytes: 0, is_closed: false };
     let found = UnreadRequests::find(test.now, &[sent], &[]);
     assert_eq!(found.unread_bytes(operation), Some(0));
+}
+
+#[test]
+fn the_end_of_a_session_is_left_to_finish() {
+    let mut test = TestServer::http();
+    let (session, other) = (test.session(1), test.session(2));
+    let call = test.request(session);
+    let answer = Parsed::read(Bytes::from_static(b"{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{}}"));
+    let operation = test.http_request();
+    test.server.http_done(test.now, operation, HttpOutcome::Answered(answer.unwrap()));
+    drop(call);
+    test.server.close(test.now, &crate::tests::session_id(1));
+    let delete = last(&mut test, |it| matches!(it, HttpOperation::Delete { .. }));
+    test.request(other);
+    let waiting = test.http_request();
+    test.now += SECOND;
+    let found = evidence(&mut test, &[waiting]);
+    assert_eq!(found.being_handled.unwrap().what, "DELETE");
+    assert_eq!(evidence(&mut test, &[waiting, delete]).being_handled, None);
 }
 
 #[test]
@@ -169,11 +195,11 @@ fn of_a_call_that_an_earlier_daemon_has_sent_counts_when_its_client_gave_it_up()
     test.now += SECOND;
     test.cancels(session);
     let found = evidence(&mut test, &[]);
-    assert_eq!((found.being_handled, found.unawaited_since), (None, Some(test.now)));
+    assert_eq!((given_up_at(&found), found.being_handled), (Some(test.now), None));
 }
 
 #[test]
-fn a_server_that_answers_anything_message_received() {
+fn a_server_that_answers_anything_is_alive() {
     let mut test = TestServer::http();
     let link = test.link();
     test.server.probe(test.now, link, Probe::Ping);

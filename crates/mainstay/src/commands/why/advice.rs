@@ -97,9 +97,10 @@ fn on_slow_start(server: &ServerInfo) -> Vec<String> {
 }
 
 fn resume(server: &ServerInfo) -> String {
-    server.pid.map_or_else(
+    let stopped = server.silence.as_ref().and_then(|silence| silence.stopped_pid).or(server.pid);
+    stopped.map_or_else(
         || "let its process continue (SIGCONT)".to_owned(),
-        |pid| format!("`kill -CONT {pid}` lets its process continue"),
+        |pid| format!("`kill -CONT {pid}` lets its process continue, unless a debugger has it"),
     )
 }
 
@@ -361,7 +362,7 @@ pub(super) mod tests {
             advice(&report).remove(0)
         };
         let suspended = first(Status::Suspended, Some(7), None);
-        assert_eq!(suspended, "`kill -CONT 7` lets its process continue");
+        assert_eq!(suspended, "`kill -CONT 7` lets its process continue, unless a debugger has it");
         assert!(
             first(Status::Blocked, None, None)
                 .starts_with("end what it waits for, such as a login")

@@ -146,7 +146,7 @@ fn a_stopped_or_paused_container_is_never_killed() {
     thread::scope(|scope| {
         kill(pid, Signal::STOP);
         let first = scope.spawn(|| append(&session, 1));
-        setup.shows("suspended", "its process is stopped");
+        setup.shows("suspended", "is stopped (SIGSTOP");
         kill(pid, Signal::CONT);
         assert_eq!(text_of(&first.join().unwrap()["result"], 0), "appended");
     });

@@ -156,7 +156,7 @@ fn a_command_has_an_idle_server_observed() {
     kill(pid, Signal::STOP);
     thread::scope(|scope| {
         let called = scope.spawn(|| setup.call("append"));
-        setup.once("suspended", "its process is stopped", 0);
+        setup.once("suspended", "is stopped (SIGSTOP", 0);
         kill(pid, Signal::CONT);
         assert_eq!(called.join().unwrap(), "append");
     });
@@ -193,9 +193,9 @@ fn a_suspended_server_is_never_killed_and_answers_everything_later() {
     kill(pid, Signal::STOP);
     thread::scope(|scope| {
         let first = scope.spawn(|| setup.call("append"));
-        setup.once("suspended", "its process is stopped", 6);
+        setup.once("suspended", "is stopped (SIGSTOP", 6);
         let second = scope.spawn(|| setup.call("append"));
-        setup.once("suspended", "its process is stopped", 8);
+        setup.once("suspended", "is stopped (SIGSTOP", 8);
         kill(pid, Signal::CONT);
         assert_eq!([first, second].map(|call| call.join().unwrap()), ["append", "append"]);
     });

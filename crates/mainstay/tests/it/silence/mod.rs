@@ -206,7 +206,7 @@ fn a_suspended_server_is_never_killed_and_answers_everything_later() {
     kill(pid, Signal::STOP);
     thread::scope(|scope| {
         let first = scope.spawn(|| setup.call("append"));
-        setup.once("suspended", "its process is stopped", 6);
+        setup.once("suspended", "is stopped (SIGSTOP", 6);
         let second = scope.spawn(|| setup.call("append"));
         let why = setup.env.ok(["why", NAME]);
         assert!(why.contains("It is never killed for this."), "{why}");
