@@ -380,6 +380,7 @@ pub(crate) fn settings(spec: &ServerSpec) -> Settings {
             tools: proxy.tool_timeouts.iter().map(|(tool, it)| (tool.clone(), it.0)).collect(),
         },
         late_results: proxy.late_results,
+        block_limit: spec.restart.watch_limits().block_limit,
     }
 }
 

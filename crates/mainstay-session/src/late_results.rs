@@ -250,9 +250,26 @@ impl Server {
         let Some((earlier, state)) = found.map(|it| (it.stream, it.state)) else { return false };
         match state {
             State::Finished => self.deliver_kept(now, key, earlier),
+            State::Running { .. } if self.is_overlong(now, earlier) => {
+                self.end_overlong(now, key, earlier);
+            }
             State::Running { .. } => self.join(now, key, earlier),
         }
         true
+    }
+
+    /// Whether an abandoned call runs for so long that its answer may be lost.
+    fn is_overlong(&self, now: Instant, stream: StreamRef) -> bool {
+        let call = self.call_of(stream).and_then(|call| self.calls.get(call));
+        call.zip(self.settings.block_limit).is_some_and(|(call, limit)| now >= call.arrived + limit)
+    }
+
+    /// Cancels an abandoned call instead of letting a repeat wait for it, too.
+    fn end_overlong(&mut self, now: Instant, key: CallKey, earlier: StreamRef) {
+        self.close_stream(now, earlier);
+        if let Some(call) = self.calls.take(key) {
+            self.refuse(now, key, call, "effect-unknown", messages::OVERLONG_EARLIER);
+        }
     }
 
     /// The client of a session has shown the token of this id.

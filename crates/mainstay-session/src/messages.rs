@@ -26,6 +26,10 @@ pub(crate) const LATE_RESULT: &str = "This is the result of your earlier identic
 /// For a call that has waited for the result of an identical one.
 pub(crate) const CANCELLED_EARLIER: &str = "the earlier identical call that this one waited for was cancelled; its effect is unknown: check before you repeat it";
 
+/// For a call that repeats one which may never end.
+pub(crate) const OVERLONG_EARLIER: &str = "the earlier identical call has not ended within `--block-limit` and was cancelled; its effect is unknown: check before you repeat it. \
+                                           The next identical call is executed.";
+
 /// The text of an answer in place of the server's.
 pub(crate) fn verdict(
     server: &str,

@@ -44,6 +44,8 @@ pub struct Settings {
     pub call_timeouts: CallTimeouts,
     /// Whether calls go on that a client has given up by its own timeout, and their results are kept.
     pub late_results: bool,
+    /// For how long a repeated call waits for the one that goes on, from the arrival of that.
+    pub block_limit: Option<Duration>,
 }
 
 /// What a server is made with.

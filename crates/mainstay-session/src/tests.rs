@@ -70,6 +70,7 @@ impl TestServer {
                 replay: BTreeSet::new(),
                 quiet_restart: true,
                 late_results: true,
+                block_limit: Some(Duration::from_secs(15 * 60)),
                 isolate: false,
                 isolate_idle: Duration::from_secs(1800),
                 call_timeouts: CallTimeouts::default(),

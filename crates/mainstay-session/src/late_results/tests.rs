@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::calls::Arrival;
 use crate::presence::Presence;
+use crate::silence::LinkObservation;
 use crate::stream::{Read, Start};
 use crate::tests::{TestCall, TestServer};
 
@@ -257,6 +258,42 @@ fn a_joined_call_is_answered_when_the_session_of_the_earlier_one_ends() {
     assert!(test.is_cancelled(&call));
     assert_eq!(test.texts(&repeat), [messages::CANCELLED_EARLIER]);
     assert_eq!(test.server.abandoned.len(), 0);
+}
+
+#[test]
+fn a_repeat_does_not_wait_for_a_call_that_may_never_end() {
+    let mut test = TestServer::new();
+    let session = test.session(1);
+    let call = test.abandoned(session, 1, 7);
+    test.passes(S(15 * 60 - 1));
+    let repeat = test.calls(session, 2, 7);
+    assert!(!TestServer::is_executed(&repeat));
+    test.gives_up(session, 2, TIMEOUT);
+    test.passes(S(1));
+    let repeat = test.calls(session, 3, 7);
+    assert!(test.is_forgotten(&call));
+    assert_eq!(test.texts(&repeat), [messages::OVERLONG_EARLIER]);
+    assert!(TestServer::is_executed(&test.calls(session, 4, 7)));
+}
+
+#[test]
+fn a_server_is_left_to_finish_an_abandoned_call_unless_a_client_needs_it() {
+    let mut test = TestServer::new();
+    let (session, other) = (test.session(1), test.session(2));
+    test.abandoned(session, 1, 7);
+    let inside = |test: &mut TestServer| {
+        let (link, input) = (test.link(), Some((1, 9)));
+        let observed = LinkObservation { input, ..LinkObservation::default() };
+        let evidence = test.server.take_evidence(test.now, link, &observed, S(30)).unwrap();
+        evidence.being_handled.map(|request| request.what)
+    };
+    assert_eq!(inside(&mut test).as_deref(), Some("write"));
+    let level = json!({"jsonrpc": "2.0", "id": 1, "method": "logging/setLevel", "params": {"level": "info"}});
+    let level = Parsed::read(level.to_string().into()).unwrap();
+    test.server.request(test.now, other, level, Arrival::New);
+    assert_eq!(inside(&mut test).as_deref(), Some("write"), "every new client sets its level");
+    test.calls(other, 2, 7);
+    assert_eq!(inside(&mut test), None);
 }
 
 #[test]

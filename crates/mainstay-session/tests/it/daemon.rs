@@ -92,6 +92,7 @@ impl World {
             replay: ["replayed".to_owned()].into(),
             quiet_restart: false,
             late_results: true,
+            block_limit: Some(Duration::from_secs(60)),
             isolate: self.script.kind == Kind::Isolated,
             isolate_idle: Duration::from_secs(60),
             call_timeouts: CallTimeouts {

@@ -297,6 +297,7 @@ fn settings() -> Settings {
         replay: BTreeSet::new(),
         quiet_restart: true,
         late_results: true,
+        block_limit: None,
         isolate: false,
         isolate_idle: Duration::from_secs(1800),
         call_timeouts: crate::CallTimeouts::default(),

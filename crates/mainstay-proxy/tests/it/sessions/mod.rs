@@ -181,6 +181,7 @@ fn settings() -> Settings {
         quiet_restart: true,
         // A call that is given up is cancelled.
         late_results: false,
+        block_limit: None,
         isolate: false,
         isolate_idle: Duration::from_secs(1800),
         call_timeouts: mainstay_proxy::CallTimeouts::default(),
