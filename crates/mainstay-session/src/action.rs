@@ -39,6 +39,8 @@ pub enum Action {
     AbortHttp(OperationKey),
     /// Perform later HTTP operations on new connections.
     RenewConnections(LinkKey),
+    /// Close the connections to a server that are not in use: one that serves one connection at a time waits for their end.
+    CloseIdleConnections(LinkKey),
     /// The operation may report messages again: the client has read some.
     ResumeHttp(OperationKey),
     /// The reader of a stream may have something to read.

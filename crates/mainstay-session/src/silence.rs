@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use mainstay_core::watchdog::{Evidence, Input, OpenRequest, Probe, Processes, UnawaitedRequest};
 use mainstay_mcp::frame::Method;
 
-use crate::action::Report;
+use crate::action::{Action, Report};
 use crate::calls::{Call, CallKey, CallKind, Stage};
 use crate::http::{Operation, Purpose};
 use crate::links::{Link, LinkKey, OwnPurpose, OwnRequest, RunScope};
@@ -152,6 +152,9 @@ impl Server {
             Some(stdio) => self.stdio_evidence(now, stdio, observed, overdue),
             None => self.http_evidence(now, key, observed, overdue)?,
         };
+        if observed.requests.as_ref().is_some_and(|requests| !requests.is_empty()) {
+            self.act(Action::CloseIdleConnections(key));
+        }
         if let Some(link) = self.links.get_mut(key) {
             link.watch_mut().is_watched = evidence.oldest.is_some();
         }

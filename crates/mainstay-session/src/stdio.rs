@@ -171,7 +171,7 @@ impl Stdio {
         match (kind, self.pending.get_mut(&id)) {
             (CallKind::List(kind), Some(pending)) if !has_evidence => {
                 let request = OwnRequest::new(OwnPurpose::AnsweredList, kind.method(), None);
-                pending.target = Target::Own(OwnRequest { repetitions: u8::MAX - 1, ..request });
+                pending.target = Target::Own(request);
             }
             _ => {
                 self.pending.remove(&id);

@@ -80,7 +80,7 @@ pub enum Event {
         run: RunId,
         since: Instant,
     },
-    /// Probes failed and a request is overdue.
+    /// The evidence about the run is a reason to kill it.
     Hung {
         run: RunId,
         what: String,

@@ -63,8 +63,8 @@ pub struct Evidence {
     pub oldest: Option<OpenRequest>,
     /// How many such requests are overdue.
     pub overdue: usize,
-    /// The oldest request that the run has read and that a client still waits for. While no client waits for anything, one that
-    /// nobody waits for any more.
+    /// The oldest request that the run has read and that a client still waits for; or else one that the run is left to finish:
+    /// a request of Mainstay or, while no client needs the run, one that its client has given up.
     pub being_handled: Option<OpenRequest>,
     /// The last request that the run had read and not answered when its client stopped waiting for it.
     pub unawaited: Option<UnawaitedRequest>,
@@ -148,7 +148,7 @@ pub enum Verdict {
         /// Since when it reads nothing.
         since: Instant,
     },
-    /// It reads nothing, and waits inside a request that a client waits for.
+    /// It reads nothing, and waits inside a request that a client waits for, or that it is left to finish.
     Blocked {
         /// That request.
         inside: OpenRequest,

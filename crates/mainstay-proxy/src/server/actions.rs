@@ -74,6 +74,11 @@ impl ServerHandle {
                         *client = client.renewed();
                     }
                 }
+                Action::CloseIdleConnections(link) => {
+                    if let Some(Transport::Http(client)) = transport(state, link) {
+                        client.close_idle();
+                    }
+                }
                 Action::ResumeHttp(key) => {
                     if let Some(io) = state.operation(key) {
                         io.resume();
@@ -107,9 +112,6 @@ impl ServerHandle {
     }
 }
 
-pub(super) fn transport(
-    state: &mut State,
-    link: mainstay_session::LinkKey,
-) -> Option<&mut Transport> {
+fn transport(state: &mut State, link: mainstay_session::LinkKey) -> Option<&mut Transport> {
     state.links.get_mut(&link).map(|io| &mut io.transport)
 }

@@ -6,9 +6,8 @@ use mainstay_core::watchdog::{Evidence, Observation, Probe};
 use mainstay_session::{LinkKey, LinkObservation, SentRequest, UnreadRequests};
 use tokio::time::Instant;
 
-use super::actions::transport;
 use super::operation::OperationIo;
-use super::{AttachedRun, ServerHandle, State, Transport};
+use super::{AttachedRun, ServerHandle, State};
 
 impl AttachedRun {
     /// What is known about the run, with what its engine has seen since that time. Requests without an answer for `overdue`
@@ -24,12 +23,6 @@ impl AttachedRun {
             let connections = seen.connections.as_ref();
             let requests = connections
                 .map(|it| UnreadRequests::find(since.into_std(), &state.sent_requests(link), it));
-            if requests.as_ref().is_some_and(|it| !it.is_empty())
-                && let Some(Transport::Http(client)) = transport(state, link)
-            {
-                // A server that serves one connection at a time waits for their end.
-                client.close_idle();
-            }
             let observed =
                 LinkObservation { input: seen.input, requests, processes: seen.processes };
             state.machine.take_evidence(now, link, &observed, overdue)

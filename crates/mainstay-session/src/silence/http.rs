@@ -65,7 +65,7 @@ impl UnreadRequests {
         Self { at, unread }
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.unread.is_empty()
     }
 

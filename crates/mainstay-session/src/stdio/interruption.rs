@@ -9,7 +9,7 @@ use mainstay_core::Interruption;
 
 use super::{Pending, Target};
 use crate::exchange::Failure;
-use crate::links::LinkKey;
+use crate::links::{LinkKey, OwnPurpose};
 use crate::replay::MAX_INTERRUPTIONS;
 use crate::server::Server;
 use crate::timers::Timer;
@@ -97,12 +97,12 @@ impl Server {
         self.lost(now, call, generation, Failure::Interrupted);
     }
 
-    /// All requests of Mainstay itself may be sent twice.
+    /// All requests of Mainstay itself may be sent twice. A list that was answered from the copy needs no answer.
     fn repeat_own(&mut self, now: Instant, key: LinkKey, id: u64) {
         let pending = self.stdio(key).and_then(|stdio| stdio.pending.remove(&id));
         let Some(Pending { target: Target::Own(mut request), .. }) = pending else { return };
         request.repetitions += 1;
-        if request.repetitions < MAX_INTERRUPTIONS {
+        if request.repetitions < MAX_INTERRUPTIONS && request.purpose != OwnPurpose::AnsweredList {
             return self.ask(now, key, request);
         }
         self.own_lost(now, key, &request, true);

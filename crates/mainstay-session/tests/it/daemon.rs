@@ -64,7 +64,10 @@ impl World {
             Action::Report(report) => self.execute_report(daemon, report),
             Action::Closed(link) => self.session_closed(daemon, link),
             Action::DropLink(link) => drop(self.daemons[daemon].links.remove(&link)),
-            Action::LogLine(..) | Action::ResumeHttp(_) | Action::RenewConnections(_) => {}
+            Action::LogLine(..)
+            | Action::ResumeHttp(_)
+            | Action::RenewConnections(_)
+            | Action::CloseIdleConnections(_) => {}
         }
     }
 
