@@ -6,6 +6,7 @@
 
 use std::io;
 use std::os::unix::net::UnixStream as StdStream;
+use std::pin::pin;
 use std::time::Duration;
 
 use mainstay_core::ServerName;
@@ -166,7 +167,8 @@ impl Connection {
     /// Turns the connection into one that carries HTTP to a server; see [`Request::Http`].
     pub async fn http(mut self, name: ServerName) -> Result<UnixStream, CallError> {
         let request = Request::Http { name };
-        let () = self.exchange(&request, |_: Vec<serde_json::Value>| Ok(())).await?;
+        let ignore = |_: Vec<serde_json::Value>| Ok(());
+        let () = self.exchange(&request, ignore, std::future::pending()).await?;
         // The daemon sends nothing before the first request.
         Ok(self.stream.into_inner())
     }
@@ -177,14 +179,28 @@ impl Connection {
         request: &Request,
         each: impl FnMut(Vec<I>) -> io::Result<()>,
     ) -> Result<T, CallError> {
-        self.exchange(request, each).await
+        self.exchange(request, each, std::future::pending()).await
+    }
+
+    /// The same until `stop`. Then the daemon learns that nobody waits for the answer any more; it may send last items, and
+    /// [`CallError::Cut`] follows.
+    pub async fn stream_until<I: DeserializeOwned, T: DeserializeOwned>(
+        mut self,
+        request: &Request,
+        each: impl FnMut(Vec<I>) -> io::Result<()>,
+        stop: impl Future<Output = ()>,
+    ) -> Result<T, CallError> {
+        self.exchange(request, each, stop).await
     }
 
     async fn exchange<I: DeserializeOwned, T: DeserializeOwned>(
         &mut self,
         request: &Request,
         mut each: impl FnMut(Vec<I>) -> io::Result<()>,
+        stop: impl Future<Output = ()>,
     ) -> Result<T, CallError> {
+        let mut stop = pin!(stop);
+        let mut is_stopped = false;
         let cut = |error| CallError::Cut(Some(error));
         let mut line = serde_json::to_vec(request).map_err(CallError::Garbled)?;
         line.push(b'\n');
@@ -200,8 +216,18 @@ impl Connection {
             if !items.is_empty() && !self.stream.buffer().contains(&b'\n') {
                 each(std::mem::take(&mut items)).map_err(cut)?;
             }
-            let line = read_line(&mut self.stream).await.map_err(cut)?;
-            let line = line.ok_or(CallError::Cut(None))?;
+            let mut line = Vec::new();
+            loop {
+                tokio::select! {
+                    read = append_line(&mut self.stream, &mut line) => break read.map_err(cut)?,
+                    () = &mut stop, if !is_stopped => {
+                        is_stopped = true;
+                        // It fails if the daemon has closed the connection, which is read next.
+                        self.stream.shutdown().await.ok();
+                    }
+                }
+            }
+            let line = complete(line).ok_or(CallError::Cut(None))?;
             let frame = serde_json::from_slice(&line).map_err(CallError::Garbled)?;
             if !matches!(frame, Frame::Item(_)) && !items.is_empty() {
                 each(std::mem::take(&mut items)).map_err(cut)?;
@@ -222,9 +248,19 @@ impl Connection {
 /// A complete line; `None` at the end of the connection, even after an incomplete line.
 async fn read_line(stream: &mut BufReader<UnixStream>) -> io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
-    let limit = u64::try_from(MAX_LINE).unwrap_or(u64::MAX);
-    stream.take(limit).read_until(b'\n', &mut line).await?;
-    Ok((line.last() == Some(&b'\n')).then_some(line))
+    append_line(stream, &mut line).await?;
+    Ok(complete(line))
+}
+
+/// Reads the rest of a line. What was read stays in `line` if this is cancelled.
+async fn append_line(stream: &mut BufReader<UnixStream>, line: &mut Vec<u8>) -> io::Result<()> {
+    let limit = u64::try_from(MAX_LINE.saturating_sub(line.len())).unwrap_or(u64::MAX);
+    stream.take(limit).read_until(b'\n', line).await?;
+    Ok(())
+}
+
+fn complete(line: Vec<u8>) -> Option<Vec<u8>> {
+    (line.last() == Some(&b'\n')).then_some(line)
 }
 
 #[cfg(test)]

@@ -51,13 +51,23 @@ impl SilenceInfo {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitReport {
     /// In one word: the server's status or verdict, or `held`, `unread`, `read`, `sent`, `opening`. It changes when
-    /// something else is waited for.
+    /// something else is waited for. [`WaitReport::CANCELLED`] is the last one, if the command does not wait any more.
     pub state: String,
     /// The same as a sentence.
     pub reason: String,
-    /// Whether the request was sent to the server.
+    /// Whether the request was sent to the server, now or before.
     #[serde(default = "yes")]
     pub is_sent: bool,
+}
+
+impl WaitReport {
+    /// The state of a request that was given up. It stays as it is: a request that was not sent never is.
+    pub const CANCELLED: &str = "cancelled";
+
+    /// Where a request was when it was given up.
+    pub fn cancelled(is_sent: bool) -> Self {
+        Self { state: Self::CANCELLED.to_owned(), reason: String::new(), is_sent }
+    }
 }
 
 fn yes() -> bool {

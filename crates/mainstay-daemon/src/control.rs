@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -24,7 +25,7 @@ use tokio::time::timeout;
 
 use crate::capacity::{Capacity, RequestKind};
 use crate::handover::relay;
-use crate::service::Service;
+use crate::service::{Service, Watched};
 
 mod line_client;
 
@@ -90,12 +91,23 @@ pub(crate) async fn serve_connection(
         // Intent that is stored must also reach its driver, even if the client has disconnected. A panic in
         // between ends the daemon, and the next one reads what is stored.
         if let RequestKind::Change | RequestKind::Lifecycle = kind {
-            return service.serve(request, &mut peer).await;
+            return service.serve(request, &Watched::default(), &mut peer).await;
         }
+        let is_for_a_server = matches!(request, Request::Call { .. } | Request::Tools { .. });
         let served = async {
-            tokio::select! {
-                done = service.serve(request, &mut peer) => done,
-                () = disconnected(reader) => Ok(()),
+            let watched = Watched::default();
+            let cancelled = {
+                let mut served = pin!(service.serve(request, &watched, &mut peer));
+                tokio::select! {
+                    done = &mut served => return done,
+                    // The request is given up before its future is dropped, which would do so without a report.
+                    () = disconnected(reader) => is_for_a_server.then(|| watched.cancel()),
+                }
+            };
+            match cancelled {
+                // A command that was cancelled may still read.
+                Some(report) => peer.item(&report).await,
+                None => Ok(()),
             }
         };
         CatchPanic::new(served).await.unwrap_or(Ok(()))

@@ -24,7 +24,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
 
 use self::absent::just_removed;
-use self::waiting::Watched;
+pub(crate) use self::waiting::Watched;
 use crate::control::{CommandLimits, Peer};
 use crate::driver::Context;
 use crate::gateway::{self, Gateway};
@@ -71,8 +71,13 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Serves one request. Fails only if the connection does.
-    pub(crate) async fn serve(&self, request: Request, peer: &mut Peer) -> io::Result<()> {
+    /// Serves one request. Fails only if the connection does. `watched` follows a request to a server.
+    pub(crate) async fn serve(
+        &self,
+        request: Request,
+        watched: &Watched,
+        peer: &mut Peer,
+    ) -> io::Result<()> {
         match request {
             Request::Run { spec, replace, around } => {
                 peer.answer(self.run(*spec, replace, &around).await).await
@@ -106,14 +111,12 @@ impl Service {
             }
             Request::Events { name, tail, follow } => self.events(name, tail, follow, peer).await,
             Request::Tools { name } => {
-                let watched = Watched::new();
-                let work = self.tools(&name, &watched);
-                self.answer_with_reports(&name, &watched, work, peer).await
+                let work = self.tools(&name, watched);
+                self.answer_with_reports(&name, watched, work, peer).await
             }
             Request::Call { name, tool, arguments } => {
-                let watched = Watched::new();
-                let work = self.call(&name, &tool, arguments, &watched);
-                self.answer_with_reports(&name, &watched, work, peer).await
+                let work = self.call(&name, &tool, arguments, watched);
+                self.answer_with_reports(&name, watched, work, peer).await
             }
             Request::Clients { around } => {
                 peer.answer(Ok(self.registry.clients(around).await)).await
@@ -296,7 +299,7 @@ impl Service {
         watched: &Watched,
     ) -> Result<Vec<Box<RawValue>>, ApiError> {
         let mut local = self.local(name).await?;
-        watched.get_or_init(|| local.watch());
+        watched.begin(local.watch());
         local.tools().await.map_err(|error| self.failed(name, &error))
     }
 
@@ -308,7 +311,7 @@ impl Service {
         watched: &Watched,
     ) -> Result<Box<RawValue>, ApiError> {
         let mut local = self.local(name).await?;
-        watched.get_or_init(|| local.watch());
+        watched.begin(local.watch());
         local.call(tool, &arguments).await.map_err(|error| self.failed(name, &error))
     }
 

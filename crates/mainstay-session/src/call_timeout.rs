@@ -69,18 +69,7 @@ impl Server {
         }
         let Some(call) = self.calls.take(key) else { return };
         let limit = human_duration(call.due.unwrap_or(now).saturating_duration_since(call.arrived));
-        let may_have_run = match call.stage {
-            Stage::AtStdio { .. } | Stage::AtHttp { .. } | Stage::Relayed | Stage::Joined(_) => {
-                true
-            }
-            Stage::Waiting
-            | Stage::Queued(_)
-            | Stage::OpeningUpstream
-            | Stage::AwaitingLists { .. }
-            | Stage::AwaitingRecord { .. }
-            | Stage::Over => call.replay.may_have_run(),
-        };
-        let text = if may_have_run {
+        let text = if call.may_have_run() {
             messages::timed_out(&self.name, &limit)
         } else {
             let session = self.sessions.get(call.session);

@@ -107,6 +107,23 @@ pub(crate) enum Stage {
     Over,
 }
 
+impl Call {
+    /// Whether the server may have executed it, now or before.
+    pub(crate) fn may_have_run(&self) -> bool {
+        match self.stage {
+            Stage::AtStdio { .. } | Stage::AtHttp { .. } | Stage::Relayed | Stage::Joined(_) => {
+                true
+            }
+            Stage::Waiting
+            | Stage::Queued(_)
+            | Stage::OpeningUpstream
+            | Stage::AwaitingLists { .. }
+            | Stage::AwaitingRecord { .. }
+            | Stage::Over => self.replay.may_have_run(),
+        }
+    }
+}
+
 /// How a request came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {

@@ -2,19 +2,24 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use mainstay_api::{DaemonInfo, Instance, Listen, ListenError, Request, WaitReport};
 use mainstay_core::{ServerName, ServerSpec, human_duration};
 use serde::de::DeserializeOwned;
-use tokio::time::timeout;
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
 
 use crate::error::{CliError, Exit};
 use crate::remote::Remote;
 use crate::settings::Settings;
 use crate::ui::{Ui, paint};
 use crate::wait_lines::WaitLines;
+
+/// How long the daemon may take to cancel a request.
+const CANCEL: Duration = Duration::from_secs(2);
 
 /// The environment of one command.
 #[derive(Debug)]
@@ -157,43 +162,49 @@ impl Context {
         let remote = Remote::of(self)?;
         let (spinner, draw) = self.ui.late_spinner(&format!("waiting for {what}"));
         let mut lines = WaitLines::new(what, spinner);
-        let answered = {
+        let stop = Notify::new();
+        let (is_interrupted, has_reached_daemon) = {
             let show = |reports: Vec<WaitReport>| {
                 for report in reports {
                     lines.show(report, &mut self.ui);
                 }
                 Ok(())
             };
-            tokio::select! {
-                answer = timeout(limit, remote.stream(request, show)) => answer.map_err(Some),
+            let mut work = pin!(remote.stream_until(request, show, &stop));
+            let is_interrupted = tokio::select! {
+                answer = &mut work => return answer.map(|answer| answer.expect("it was not stopped")),
                 never = draw => match never {},
+                () = sleep(limit) => false,
                 // If the signal cannot be caught, it ends the process as usual.
-                Ok(()) = tokio::signal::ctrl_c() => Err(None),
-            }
+                Ok(()) = tokio::signal::ctrl_c() => true,
+            };
+            stop.notify_one();
+            // The daemon cancels the request, and says last whether it was sent.
+            (is_interrupted, !matches!(timeout(CANCEL, work).await, Ok(Ok(None))))
         };
         let last = lines.last_reason().map(|reason| format!(": {reason}")).unwrap_or_default();
-        let effect = if lines.is_sent() {
-            format!("{server} may have executed it")
-        } else {
-            format!("{server} has probably not executed it, because it waited in Mainstay")
-        };
+        let is_sent = has_reached_daemon && lines.is_sent();
         drop(lines);
-        match answered {
-            Ok(answer) => answer,
-            Err(Some(_)) => {
-                let limit = human_duration(limit);
-                Err(CliError::failed(
-                    format!("{server} has not answered within {limit}{last}"),
-                    format!(
-                        "{what} was cancelled; {effect}; `mainstay why {server}` says what to do"
-                    ),
-                ))
-            }
-            Err(None) => {
-                self.ui.message(format!("cancelled {what}; {effect}"));
-                Err(CliError::Answered(Exit::Interrupted))
-            }
+        let effect = effect(server, request, is_sent);
+        if is_interrupted {
+            self.ui.message(format!("cancelled {what}{effect}"));
+            return Err(CliError::Answered(Exit::Interrupted));
         }
+        let limit = human_duration(limit);
+        Err(CliError::failed(
+            format!("{server} has not answered within {limit}{last}"),
+            format!("{what} was cancelled{effect}; `mainstay why {server}` says what to do"),
+        ))
+    }
+}
+
+/// What a request that was cancelled may have done.
+fn effect(server: &ServerName, request: &Request, is_sent: bool) -> String {
+    match (request, is_sent) {
+        (Request::Call { .. }, true) => format!("; {server} may have executed it"),
+        (Request::Call { .. }, false) => format!("; it was not sent to {server}, and not executed"),
+        // A list has no effect.
+        _ => String::new(),
     }
 }
 
@@ -230,6 +241,17 @@ mod tests {
         assert_eq!(listen(caller(), &file), "127.0.0.1:7000");
         let caller_with_variable = caller().with_var("MAINSTAY_LISTEN", "127.0.0.1:7001");
         assert_eq!(listen(caller_with_variable, &file), "127.0.0.1:7001");
+    }
+
+    #[test]
+    fn only_a_call_that_was_sent_may_have_been_executed() {
+        let name: ServerName = "time".parse().unwrap();
+        let arguments = serde_json::value::to_raw_value("").unwrap();
+        let call = Request::Call { name: name.clone(), tool: "add".to_owned(), arguments };
+        assert_eq!(effect(&name, &call, true), "; time may have executed it");
+        assert_eq!(effect(&name, &call, false), "; it was not sent to time, and not executed");
+        let list = Request::Tools { name: name.clone() };
+        assert_eq!([true, false].map(|sent| effect(&name, &list, sent)), ["", ""]);
     }
 
     #[test]

@@ -23,6 +23,7 @@ use mainstay_hold::shim_search::run_dirs_of_shims;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::de::DeserializeOwned;
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 use crate::context::Context;
@@ -80,8 +81,20 @@ impl Remote {
     pub(crate) async fn stream<I: DeserializeOwned, T: DeserializeOwned>(
         &self,
         request: &Request,
-        mut each: impl FnMut(Vec<I>) -> Result<(), CliError>,
+        each: impl FnMut(Vec<I>) -> Result<(), CliError>,
     ) -> Result<T, CliError> {
+        let answer = self.stream_until(request, each, &Notify::new()).await?;
+        Ok(answer.expect("it is never told to stop"))
+    }
+
+    /// The same until `stop`. `None` if the request was not sent to the daemon until then; otherwise the daemon sends last items,
+    /// and an error follows.
+    pub(crate) async fn stream_until<I: DeserializeOwned, T: DeserializeOwned>(
+        &self,
+        request: &Request,
+        mut each: impl FnMut(Vec<I>) -> Result<(), CliError>,
+        stop: &Notify,
+    ) -> Result<Option<T>, CliError> {
         let mut each_error = None;
         let mut each = |items| {
             each(items).map_err(|error| {
@@ -89,13 +102,23 @@ impl Remote {
                 io::Error::other("the reader is done")
             })
         };
-        let answer = match self.connect(request).await?.stream(request, &mut each).await {
-            Err(CallError::Unsent(_)) => self.connect(request).await?.stream(request, each).await,
+        let connect = async || {
+            tokio::select! {
+                connection = self.connect(request) => connection.map(Some),
+                () = stop.notified() => Ok(None),
+            }
+        };
+        let Some(connection) = connect().await? else { return Ok(None) };
+        let answer = match connection.stream_until(request, &mut each, stop.notified()).await {
+            Err(CallError::Unsent(_)) => {
+                let Some(connection) = connect().await? else { return Ok(None) };
+                connection.stream_until(request, each, stop.notified()).await
+            }
             answer => answer,
         };
         match each_error {
             Some(error) => Err(error),
-            None => self.finish(answer),
+            None => self.finish(answer).map(Some),
         }
     }
 

@@ -15,16 +15,22 @@ pub(crate) struct WaitLines {
     what: String,
     spinner: ProgressBar,
     last: Option<WaitReport>,
+    /// Whether the request was sent, if it was cancelled.
+    was_sent: Option<bool>,
     printed: usize,
 }
 
 impl WaitLines {
     /// For a request that is called `what`. The spinner is shown on a terminal only.
     pub(crate) fn new(what: &str, spinner: ProgressBar) -> Self {
-        Self { what: what.to_owned(), spinner, last: None, printed: 0 }
+        Self { what: what.to_owned(), spinner, last: None, was_sent: None, printed: 0 }
     }
 
     pub(crate) fn show(&mut self, report: WaitReport, ui: &mut Ui) {
+        if report.state == WaitReport::CANCELLED {
+            self.was_sent = Some(report.is_sent);
+            return;
+        }
         let line = format!("waiting for {}: {}", self.what, plain_line(&report.reason));
         if !self.spinner.is_hidden() {
             self.spinner.set_message(line);
@@ -40,9 +46,9 @@ impl WaitLines {
         self.last.as_ref().map(|report| plain_line(&report.reason))
     }
 
-    /// Whether the request may have been sent to the server.
+    /// Whether the request may have been sent to the server. Only the last report says so for certain.
     pub(crate) fn is_sent(&self) -> bool {
-        self.last.as_ref().is_none_or(|report| report.is_sent)
+        self.was_sent.unwrap_or(true)
     }
 
     /// Only another state is worth another line: reasons contain times.
@@ -76,6 +82,8 @@ mod tests {
             show(if n % 2 == 0 { "busy" } else { "blocked" }, n);
         }
         assert_eq!(lines.printed, MAX_LINES);
+        assert!(lines.is_sent(), "it may be sent after that");
+        lines.show(WaitReport::cancelled(false), &mut ui);
         assert!(!lines.is_sent());
         assert_eq!(lines.last_reason().as_deref(), Some("time is blocked for 999 s"));
     }

@@ -24,7 +24,24 @@ const INTERVAL: Duration = Duration::from_secs(2);
 const OBSERVE: Duration = Duration::from_secs(1);
 
 /// The session of a command, once it is there.
-pub(super) type Watched = OnceLock<LocalWatch>;
+#[derive(Debug, Default)]
+pub(crate) struct Watched(OnceLock<LocalWatch>);
+
+impl Watched {
+    /// The session is open, and the request of the command follows.
+    pub(super) fn begin(&self, watch: LocalWatch) {
+        self.0.get_or_init(|| watch);
+    }
+
+    fn place(&self) -> Option<RequestPlace> {
+        self.0.get().and_then(LocalWatch::place)
+    }
+
+    /// Gives the request up. The report says whether the server may have received it.
+    pub(crate) fn cancel(&self) -> WaitReport {
+        WaitReport::cancelled(self.0.get().is_some_and(LocalWatch::cancel))
+    }
+}
 
 impl Service {
     /// Answers a command when `work` is done, and reports what it waits for while that takes long.
@@ -58,7 +75,7 @@ impl Service {
     async fn wait_report(&self, name: &ServerName, watched: &Watched) -> Option<WaitReport> {
         let shown = self.registry.get(name).ok()?.view.borrow().clone();
         let info = shown.info();
-        let place = watched.get().and_then(LocalWatch::place);
+        let place = watched.place();
         let is_plain = info.status.is_up() && proven(&info).is_none();
         let run = shown.unit.run().filter(|_| is_plain && place.is_some());
         let seen = match run {

@@ -41,6 +41,11 @@ impl LocalWatch {
     pub fn place(&self) -> Option<RequestPlace> {
         self.server.enter(|machine, _| machine.place_of_request(self.session))
     }
+
+    /// Ends the session. Returns whether the server may have received its last request.
+    pub fn cancel(&self) -> bool {
+        self.server.enter(|machine, now| machine.cancel_local(now, self.session))
+    }
 }
 
 impl Local {

@@ -80,7 +80,12 @@ fn a_call_of_a_server_that_is_starting_says_what_that_does() {
         "{message}"
     );
     kill(waiting.child.id(), Signal::INT);
-    assert_eq!(waiting.end().0, Some(130));
+    let (code, _, messages) = waiting.end();
+    assert_eq!(code, Some(130));
+    assert!(messages.ends_with("cancelled the list of tools\n"), "{messages}");
+    // At the limit, and before there is a line.
+    let output = env.run(["call", NAME, "wait", "--timeout", "1s"]).to_string();
+    assert!(output.contains("it was not sent to silent, and not executed"), "{output}");
 }
 
 #[test]
