@@ -18,8 +18,8 @@ const PROGRESS_LINE: usize = 200;
 pub(crate) const TOO_MANY: &str = "too many requests, or too large ones, are waiting for an answer; \
                                    this one was not sent to the server, try again later";
 
-/// Comes before the result of a call that its client had given up.
-pub(crate) const LATE_RESULT: &str = "This is the result of your earlier identical call, which came after you had \
+/// Comes before the answer to a call that its client had given up: the server's, or that its effect is unknown.
+pub(crate) const LATE_RESULT: &str = "This is the answer to your earlier identical call, which came after you had \
                                       stopped waiting for it. Nothing was executed again. The next identical \
                                       call is executed.";
 
@@ -48,6 +48,12 @@ pub(crate) fn verdict(
             let text = format!("the MCP server `{server}` is down: {why}{next}");
             with_stderr(text, reason(availability))
         }
+        // It is ready, but silent or out of reach.
+        Verdict::Late if matches!(availability, Availability::Up(_)) => format!(
+            "the MCP server `{server}` has not answered within {} s; \
+             the session stays open, try again later",
+            hold.as_secs()
+        ),
         Verdict::Late => {
             let why = reason(availability).filter(|why| !why.text.is_empty());
             let why = why.map_or("it is not ready", |why| &why.text);
@@ -123,6 +129,9 @@ pub(crate) fn waiting(
     let waited = human_duration(waited);
     match stage {
         Stage::Queued(_) => format!("held for {waited}: `{server}` does not answer"),
+        Stage::Waiting | Stage::OpeningUpstream if matches!(availability, Availability::Up(_)) => {
+            format!("held for {waited}: `{server}` does not answer")
+        }
         Stage::Waiting | Stage::OpeningUpstream => {
             match reason(availability).filter(|why| !why.text.is_empty()) {
                 Some(why) => format!("held for {waited}: `{server}` is not ready: {}", why.text),
@@ -154,10 +163,12 @@ pub(crate) fn timed_out_unsent(
     stage: &Stage,
     availability: Option<&Availability>,
 ) -> String {
-    let why = match (stage, availability.and_then(reason)) {
-        (Stage::Queued(_), _) => "it does not read its input",
-        (_, Some(why)) if !why.text.is_empty() => &why.text,
-        _ => "it was not ready",
+    let why = match (stage, availability) {
+        (Stage::Queued(_), _) | (_, Some(Availability::Up(_))) => "it does not answer",
+        (_, availability) => availability
+            .and_then(reason)
+            .filter(|why| !why.text.is_empty())
+            .map_or("it was not ready", |why| &why.text),
     };
     format!(
         "no answer from `{server}` within {limit}, the limit for this call (`--call-timeout`): {why}; the call was never sent to it, and not \
@@ -222,4 +233,30 @@ fn with_stderr(mut text: String, why: Option<&Reason>) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::TestServer;
+
+    #[test]
+    fn a_server_that_is_ready_and_silent_does_not_answer() {
+        let test = TestServer::http();
+        let (up, now, second) = (test.server.availability, test.now, Duration::from_secs(1));
+        let check = |text: String, expected: &str| assert!(text.contains(expected), "{text}");
+        let silent = "`time` within 5 s, the limit for this call (`--call-timeout`): it does not answer; the call was never sent";
+        check(timed_out_unsent("time", "5 s", &Stage::OpeningUpstream, Some(&up)), silent);
+        check(waiting("time", &Stage::OpeningUpstream, &up, second), "`time` does not answer");
+        check(
+            verdict("time", Verdict::Late, &up, now, second),
+            "`time` has not answered within 1 s;",
+        );
+        let down = TestServer::without_run().server.availability;
+        check(waiting("time", &Stage::Waiting, &down, second), "`time` is not ready");
+        check(
+            verdict("time", Verdict::Late, &down, now, second),
+            "come back within 1 s: it is not ready",
+        );
+    }
 }

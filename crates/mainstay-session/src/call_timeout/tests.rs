@@ -112,7 +112,7 @@ fn a_call_that_was_never_sent_was_not_executed() {
     let queued = call(&mut test, session, "quick");
     test.commit(&queued);
     test.passes(S(5));
-    let expected = "no answer from `time` within 5 s, the limit for this call (`--call-timeout`): it does not read its input; the call was \
+    let expected = "no answer from `time` within 5 s, the limit for this call (`--call-timeout`): it does not answer; the call was \
                     never sent to it, and not executed";
     assert_eq!(answer(&mut test, &queued).as_deref(), Some(expected));
     test.server.send_held_requests(test.now, test.link());

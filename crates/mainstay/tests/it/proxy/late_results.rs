@@ -42,7 +42,7 @@ fn assert_times_out(client: &Client, arguments: &Value) {
 /// Asserts that this is the result of an earlier call, which was executed once.
 #[track_caller]
 fn assert_late(setup: &Setup, sdk: Sdk, result: &Value, number: usize) {
-    assert!(text_of(result, 0).starts_with("This is the result of your earlier"), "{result}");
+    assert!(text_of(result, 0).starts_with("This is the answer to your earlier"), "{result}");
     assert_eq!(text_of(result, 1), "appended", "{sdk:?}");
     assert_eq!(result["_meta"]["mainstay/late-result"], true, "{sdk:?}: {result}");
     assert_eq!(executions(setup, number), 1, "{sdk:?}");
