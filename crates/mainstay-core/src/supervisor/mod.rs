@@ -16,6 +16,7 @@ mod event;
 mod remote;
 mod reports;
 mod session;
+mod silence_end;
 mod start_watch;
 mod stored;
 #[cfg(test)]

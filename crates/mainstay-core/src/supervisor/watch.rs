@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::silence_end::Answers;
 use super::{Action, Connection, Session, Supervisor};
 use crate::watchdog::{BASELINE, Evidence, Findings, Verdict, WatchAction, Watchdog};
 use crate::{LoggedEvent, unit};
@@ -20,6 +21,8 @@ pub(super) struct Watch {
     observing_since: Option<Instant>,
     /// When an observation is due that the watchdog does not know about.
     requested: Option<Instant>,
+    /// What the last observation showed of its answers.
+    answers: Answers,
 }
 
 impl Watch {
@@ -68,6 +71,7 @@ impl Supervisor {
                 observing_since: None,
                 // Requests of an earlier daemon may wait, or be unread.
                 requested: Some(now + limits.overdue().min(BASELINE) / 2),
+                answers: Answers::default(),
                 watchdog: Watchdog::new(now, limits, self.ignores_ping),
             });
         }
@@ -123,6 +127,7 @@ impl Supervisor {
         }
         let (before, shown) = (watch.watchdog.verdict().clone(), watch.watchdog.findings());
         let decided = watch.watchdog.observe(now, &evidence);
+        let answers = std::mem::replace(&mut watch.answers, Answers::of(&evidence));
         let verdict = watch.watchdog.verdict();
         let holds = verdict.holds_requests();
         let is_responsive = *verdict == Verdict::Responsive && before == Verdict::Responsive;
@@ -131,8 +136,9 @@ impl Supervisor {
             let change = if holds { Action::HoldRequests } else { Action::SendHeldRequests };
             self.actions.push(change(connection));
         }
+        let end = answers.describe_end(now, &before, &evidence);
         for action in decided {
-            self.act_on(now, connection, action);
+            self.act_on(now, connection, action, &end);
         }
         if has_changed {
             self.actions.push(Action::Publish);
@@ -140,7 +146,8 @@ impl Supervisor {
         self.watch_tick(now);
     }
 
-    fn act_on(&mut self, now: Instant, connection: Connection, action: WatchAction) {
+    /// `end` says why the run is no longer silent, if it is not.
+    fn act_on(&mut self, now: Instant, connection: Connection, action: WatchAction, end: &str) {
         let run = connection.run;
         match action {
             WatchAction::Probe(probe) => self.actions.push(Action::Probe(connection, probe)),
@@ -151,6 +158,7 @@ impl Supervisor {
             WatchAction::Report(verdict) => {
                 let findings = self.findings().filter(|findings| findings.verdict == verdict);
                 let what = match findings {
+                    _ if verdict == Verdict::Responsive => end.to_owned(),
                     Some(findings) => findings.describe(now).to_string(),
                     None => verdict.describe(now).to_string(),
                 };
