@@ -95,4 +95,8 @@ pub struct StartInfo {
     pub quiet_since: Option<Timestamp>,
     /// What the main thread of that process waits for, as in `silence`.
     pub waits_for: Option<String>,
+    /// When it is ended if it is not ready until then, by `--start-timeout`; null while its container is paused or its
+    /// engine is away.
+    #[schemars(with = "Option<String>")]
+    pub kill_at: Option<Timestamp>,
 }

@@ -87,7 +87,10 @@ impl Snapshot {
             ready_at: times.ready_at,
             next_restart_at: view.next_restart.and(times.next_restart_at),
             last_exit: times.ended.as_ref().map(|(cause, text, at)| last_exit(cause, text, *at)),
-            start: self.unit.start_activity().map(|activity| start(activity, now)),
+            start: self.unit.start_activity().map(|activity| {
+                let deadline = self.unit.start_deadline();
+                start(activity, deadline, now)
+            }),
             silence: findings.map(|findings| silence(findings, now)),
             sessions: 0,
             pid: self.details.pid,
@@ -96,7 +99,7 @@ impl Snapshot {
     }
 }
 
-fn start(activity: &StartActivity, now: Instant) -> StartInfo {
+fn start(activity: &StartActivity, deadline: Option<Instant>, now: Instant) -> StartInfo {
     let wall = |at: Instant| clock::wall_before(now.saturating_duration_since(at));
     let (has_read, unread_bytes) = match activity.input {
         StartInput::Unknown => (None, None),
@@ -112,6 +115,7 @@ fn start(activity: &StartActivity, now: Instant) -> StartInfo {
         connections: activity.connections.try_into().unwrap_or(u64::MAX),
         quiet_since: activity.quiet_since.map(wall),
         waits_for: activity.waits_for.map(|what| what.as_str().to_owned()),
+        kill_at: deadline.map(|at| clock::wall_after(at.saturating_duration_since(now))),
     }
 }
 

@@ -151,6 +151,12 @@ impl Unit {
         run.doing.as_ref()
     }
 
+    /// When the present run is ended if it is not ready until then.
+    pub fn start_deadline(&self) -> Option<Instant> {
+        let Phase::Up(run) = &self.phase else { return None };
+        run.late_at(&self.policy)
+    }
+
     /// Whether the engine is believed to be away.
     pub fn is_engine_away(&self) -> bool {
         self.away.is_some()

@@ -178,7 +178,14 @@ fn next(server: &ServerInfo, when: &When) -> String {
             format!("It is restarted {} ({}).", due(at, when.now), when.zone.clock(at))
         }
         (Status::Starting, _) | (Status::Restarting, None) => {
-            "It is starting; it is ready when it has answered `initialize`.".to_owned()
+            let starting = "It is starting; it is ready when it has answered `initialize`.";
+            match server.start.as_ref().and_then(|start| start.kill_at) {
+                Some(at) => {
+                    let (due, clock) = (due(at, when.now), when.zone.clock(at));
+                    format!("{starting} Otherwise it is ended {due} ({clock}, `--start-timeout`).")
+                }
+                None => starting.to_owned(),
+            }
         }
         (Status::Running, _) if is_overdue(server) => {
             if server.silence.as_ref().is_some_and(|silence| silence.holds_requests) {
@@ -364,6 +371,27 @@ mod tests {
         let endless =
             "New requests wait until it reads again. It is not killed: `--busy-limit` is `never`.";
         check(Status::Busy, None, endless);
+    }
+
+    #[test]
+    fn the_end_of_a_slow_start_is_shown() {
+        let mut server = server("time", Status::Starting);
+        let when = When { now: at(0), zone: Zone::utc() };
+        let starting = "It is starting; it is ready when it has answered `initialize`.";
+        assert_eq!(next(&server, &when), starting);
+        server.start = Some(mainstay_api::StartInfo {
+            activity: "downloading".to_owned(),
+            description: String::new(),
+            child: None,
+            has_read: None,
+            unread_bytes: None,
+            connections: 0,
+            quiet_since: None,
+            waits_for: None,
+            kill_at: Some(at(90)),
+        });
+        let ended = " Otherwise it is ended in 1 min 30 s (00:01:30 UTC, `--start-timeout`).";
+        assert_eq!(next(&server, &when), format!("{starting}{ended}"));
     }
 
     #[test]

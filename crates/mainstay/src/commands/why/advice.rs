@@ -6,7 +6,7 @@ mod port;
 mod variable;
 
 use mainstay_api::{EventRecord, LastExit, ServerInfo, WhyReport};
-use mainstay_core::Status;
+use mainstay_core::{ServerName, Status};
 
 use super::is_overdue;
 
@@ -124,6 +124,9 @@ fn on_exit(exit: &LastExit, report: &WhyReport) -> String {
     {
         return advice;
     }
+    if let Some(advice) = on_last_activity(exit, name) {
+        return advice;
+    }
     // A container may have both; the signal is more specific.
     let code = exit.code.filter(|_| exit.signal.is_none());
     match (exit.cause.as_str(), code, exit.signal) {
@@ -188,6 +191,29 @@ fn on_exit(exit: &LastExit, report: &WhyReport) -> String {
         }
         (_, None, Some(_)) => "a signal ended it".to_owned(),
         (_, None, None) => "how it ended is unknown: see its log".to_owned(),
+    }
+}
+
+/// Advice after a start that took too long, by what the server did at the end.
+fn on_last_activity(exit: &LastExit, name: &ServerName) -> Option<String> {
+    let (_, doing) = exit.detail.split_once("at the end, ")?;
+    let more_time = format!("`mainstay run {name} --replace --start-timeout TIME`");
+    let is = |what: &str| doing.contains(what);
+    if is(" waits for a file lock") {
+        let restart = format!("`mainstay restart {name}`");
+        Some(format!(
+            "end the other process that has the lock, such as a second installation, or wait for it; then {restart}"
+        ))
+    } else if is(" is stopped (") {
+        Some("let its process continue (SIGCONT): SIGSTOP, a debugger or a frozen cgroup has stopped it".to_owned())
+    } else if is(" is downloading") || is(" is compiling") {
+        Some(format!(
+            "it was still being prepared: give it more time with {more_time}, or run that step once by hand"
+        ))
+    } else if is(" is working") {
+        Some(format!("it was still working: give it more time with {more_time}"))
+    } else {
+        None
     }
 }
 
@@ -285,6 +311,26 @@ pub(super) mod tests {
             detail: String::new(),
         });
         assert!(advice(&report)[0].starts_with("it ran but no longer answered"));
+    }
+
+    #[test]
+    fn a_start_that_took_too_long_has_advice_for_what_it_did() {
+        let check = |doing: &str, first: &str| {
+            let detail =
+                format!("not ready: did not answer `initialize` within 2 min: at the end, {doing}");
+            check(LastExit { detail, ..exit("not-ready", None, None) }, first);
+        };
+        check("it waits for a file lock that another process has", "end the other process");
+        check(
+            "its child `npm install` is downloading (2 connections)",
+            "it was still being prepared",
+        );
+        check("its process is stopped (SIGSTOP or a debugger)", "let its process continue");
+        check(
+            "it is working; it has not read `initialize` (9 bytes unread)",
+            "it was still working",
+        );
+        check("it has read `initialize`, but does not answer", "it never answered `initialize`");
     }
 
     #[test]
