@@ -421,7 +421,7 @@ fn how(exit: &ExitRecord, stopped: bool) -> String {
     let oom = if exit.oom { " (OOM)" } else { "" };
     match (exit.code, exit.signal) {
         (Some(code), _) => format!("exited {code}{oom}"),
-        (None, Some(SIGTERM)) if stopped => "stopped on request".to_owned(),
+        (None, Some(SIGTERM)) if stopped => "stopped by Mainstay".to_owned(),
         (None, Some(signal)) => format!("killed by signal {signal}{oom}"),
         (None, None) => "ended, exit status unknown".into(),
     }

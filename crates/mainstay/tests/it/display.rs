@@ -74,7 +74,7 @@ fn an_orderly_stop_is_logged_as_one() {
     env.run_server("time", &[], &["/bin/sh", "-c", &shell_server("exec sleep 600")]);
     env.ok(["stop", "time"]);
     let log = env.ok(["logs", "time", "--raw"]);
-    assert!(log.ends_with("--- run 1 stopped on request ---\n"), "{log}");
+    assert!(log.ends_with("--- run 1 stopped by Mainstay ---\n"), "{log}");
     assert_eq!(env.ok(["ps", "-a"]), env.ok(["ls", "-a"]));
     assert_eq!(env.ok(["list", "-a"]), env.ok(["ls", "-a"]));
 }
