@@ -13,6 +13,7 @@ use mainstay_core::{EngineKind, OnStop, ServerName, ServerSpec, Status, Workload
 use mainstay_daemon::discover::Disk;
 
 pub(crate) use self::args::Args;
+use self::args::RestartArgs;
 use self::changes::changes;
 use self::container::mount_warnings;
 use self::describe::spec_from;
@@ -23,6 +24,7 @@ use crate::engine_host;
 use crate::error::{CliError, Exit};
 use crate::images::ask_with_images;
 use crate::remote::Remote;
+use crate::text::and;
 use crate::ui::paint;
 
 /// How long the start of a server is watched without a terminal.
@@ -63,6 +65,9 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     }
     if let Some(stop_warning) = stop_warning(&accepted, specs[0].restart.on_stop) {
         ctx.ui.message(format!("{} {stop_warning}", paint::warning("warning:")));
+    }
+    if let Some(warning) = limits_warning(&args.restart, &specs[0].workload) {
+        ctx.ui.message(format!("{} {warning}", paint::warning("warning:")));
     }
     if let Workload::Container(container) = &specs[0].workload {
         for warning in mount_warnings(container, ctx.caller.home().as_deref()) {
@@ -199,6 +204,25 @@ fn stop_warning(server: &ServerInfo, on_stop: OnStop) -> Option<String> {
     }
 }
 
+/// The warning about limits of silent servers that are given for one that Mainstay cannot kill.
+fn limits_warning(given: &RestartArgs, workload: &Workload) -> Option<String> {
+    let options = [
+        ("--hang-after", given.hang_after.is_some()),
+        ("--busy-limit", given.busy_limit.is_some()),
+        ("--block-limit", given.block_limit.is_some()),
+    ];
+    let given: Vec<&str> =
+        options.into_iter().filter(|(_, is_given)| *is_given).map(|(option, _)| option).collect();
+    let has_effect = match workload {
+        Workload::Remote(_) => given.is_empty(),
+        Workload::Process(_) | Workload::Container(_) => true,
+    };
+    let verb = if given.len() == 1 { "has" } else { "have" };
+    (!has_effect).then(|| {
+        format!("{} {verb} no effect on a remote server, which is never killed", and(&given))
+    })
+}
+
 /// Watches the start of the server. The flag is true if it became ready or failed. None if the user pressed Ctrl-C.
 async fn watch_start(
     args: &Args,
@@ -233,8 +257,16 @@ fn read_env_file(file: &Path) -> Result<(PathBuf, String), CliError> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::super::ls::tests::server;
     use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        restart: RestartArgs,
+    }
 
     #[test]
     fn a_command_in_quotes_is_recognized() {
@@ -266,5 +298,24 @@ mod tests {
         assert_eq!(warning, "Podman reports a stop as an exit, so time is restarted after both");
         assert_eq!(on("podman", OnStop::Restart), None);
         assert_eq!(on("docker", OnStop::Respect), None);
+    }
+
+    #[test]
+    fn limits_have_no_effect_on_remote_servers() {
+        let workload = |json| serde_json::from_value::<Workload>(json).unwrap();
+        let remote = workload(serde_json::json!({"remote": {"url": "http://h/"}}));
+        let process =
+            serde_json::json!({"process": {"command": ["x"], "cwd": "/", "transport": "stdio"}});
+        let check = |flags: &str, workload: &Workload, expected: Option<&str>| {
+            let words = std::iter::once("run").chain(flags.split(' '));
+            let Line { restart } = Line::parse_from(words);
+            assert_eq!(limits_warning(&restart, workload).as_deref(), expected);
+        };
+        check("--hang-after 5s", &workload(process), None);
+        check("--stop-timeout 5s", &remote, None);
+        let one = "--hang-after has no effect on a remote server, which is never killed";
+        check("--hang-after 5s", &remote, Some(one));
+        let two = "--busy-limit and --block-limit have no effect on a remote server, which is never killed";
+        check("--busy-limit 5s --block-limit never", &remote, Some(two));
     }
 }

@@ -26,7 +26,7 @@ pub(super) fn spec_from(
 ) -> Result<ServerSpec, CliError> {
     no_stray(args)?;
     let workload = workload_from(args, caller, env_files, old.map(|old| &old.workload))?;
-    let proxy = proxy_from(&args.proxy, old.map(|old| &old.proxy));
+    let proxy = proxy_from(&args.proxy, old.map(|old| &old.proxy))?;
     if args.proxy.isolate_idle.is_some() && !proxy.isolate {
         return Err(CliError::misuse(
             "--isolate-idle is for servers with --isolate",
@@ -292,13 +292,13 @@ fn policy_from(args: &RestartArgs, old: Option<&RestartPolicy>) -> RestartPolicy
     }
 }
 
-fn proxy_from(args: &ProxyArgs, old: Option<&ProxySettings>) -> ProxySettings {
+fn proxy_from(args: &ProxyArgs, old: Option<&ProxySettings>) -> Result<ProxySettings, CliError> {
     let old = old.cloned().unwrap_or_default();
     let (call_timeout, tool_timeouts) = match &args.call_timeout[..] {
         [] => (old.call_timeout, old.tool_timeouts),
-        given => timeouts_from(given),
+        given => timeouts_from(given)?,
     };
-    ProxySettings {
+    Ok(ProxySettings {
         call_timeout,
         tool_timeouts,
         hold: args.hold.unwrap_or(old.hold),
@@ -311,20 +311,26 @@ fn proxy_from(args: &ProxyArgs, old: Option<&ProxySettings>) -> ProxySettings {
         port: args.port.or(old.port),
         quiet_restart: args.quiet_restart.unwrap_or(old.quiet_restart),
         late_results: args.no_late_results.map_or(old.late_results, |is_off| !is_off),
-    }
+    })
 }
 
-/// The last one for a tool counts, and the last one for all.
-fn timeouts_from(given: &[CallTimeout]) -> (Option<Duration>, BTreeMap<String, TimeLimit>) {
+/// The limit of all calls, and those of single tools.
+fn timeouts_from(
+    given: &[CallTimeout],
+) -> Result<(Option<Duration>, BTreeMap<String, TimeLimit>), CliError> {
     let mut tools = BTreeMap::new();
     let mut all = None;
     for CallTimeout { tool, limit } in given {
-        match tool {
-            Some(tool) => drop(tools.insert(tool.clone(), TimeLimit(*limit))),
-            None => all = *limit,
+        let earlier = match tool {
+            Some(tool) => tools.insert(tool.clone(), TimeLimit(*limit)).is_some(),
+            None => all.replace(*limit).is_some(),
+        };
+        if earlier {
+            let what = tool.as_ref().map_or("all tools".to_owned(), |tool| format!("`{tool}`"));
+            return Err(CliError::usage(format!("--call-timeout is given twice for {what}")));
         }
     }
-    (all, tools)
+    Ok((all.flatten(), tools))
 }
 
 fn clients_from(args: &ClientArgs, old: Option<&ClientSettings>) -> ClientSettings {

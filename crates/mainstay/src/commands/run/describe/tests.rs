@@ -139,7 +139,7 @@ fn a_replacement_changes_given_settings() {
 fn proxy_settings_are_stored() {
     let spec = spec(
         "a --hold 0s --isolate --isolate-idle 5m --replay b --replay a --port 9000 \
-              --call-timeout 9m --call-timeout scan=30s --call-timeout a=b=never --call-timeout 5m \
+              --call-timeout scan=30s --call-timeout a=b=never --call-timeout 5m \
               --quiet-restart --no-late-results -- x",
     )
     .unwrap();
@@ -159,6 +159,17 @@ fn proxy_settings_are_stored() {
         late_results: false,
     };
     assert_eq!(spec.proxy, expected);
+}
+
+#[test]
+fn a_limit_is_given_once() {
+    let check = |flags: &str, expected: &str| {
+        let error = spec(&format!("a {flags} -- x")).unwrap_err();
+        assert_eq!(error, format!("--call-timeout is given twice for {expected}"));
+    };
+    check("--call-timeout 5s --call-timeout 6s", "all tools");
+    check("--call-timeout never --call-timeout x=1s --call-timeout never", "all tools");
+    check("--call-timeout x=1s --call-timeout x=never", "`x`");
 }
 
 #[test]
