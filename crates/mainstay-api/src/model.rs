@@ -64,6 +64,13 @@ pub struct ServerInfo {
     pub container_id: Option<String>,
 }
 
+impl ServerInfo {
+    /// Whether Mainstay only connects to it. It then has no processes and no log here.
+    pub fn is_remote(&self) -> bool {
+        self.engine == "remote"
+    }
+}
+
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LastExit {

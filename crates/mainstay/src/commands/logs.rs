@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use futures_util::future::try_join_all;
 use jiff::Timestamp;
-use mainstay_api::{LogLine, Request};
+use mainstay_api::{LogLine, Request, ServerInfo};
 use mainstay_core::ServerName;
 
 use crate::context::{Context, now};
@@ -70,6 +70,9 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
         zone,
         painted: ctx.ui.is_terminal(),
     };
+    for name in remote_among(&args.names, ctx).await? {
+        ctx.ui.message(format!("{name} is a remote server, which has no log here"));
+    }
     let ui = RefCell::new(&mut ctx.ui);
     let collected = RefCell::new(Vec::new());
     let streams = args.names.iter().map(|name| {
@@ -95,6 +98,13 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     });
     try_join_all(streams).await?;
     print(&in_order(collected.take()), &format, &mut ui.borrow_mut())
+}
+
+/// The remote servers of these names.
+async fn remote_among(names: &[ServerName], ctx: &Context) -> Result<Vec<ServerName>, CliError> {
+    let servers: Vec<ServerInfo> = ctx.ask("asking the daemon", &Request::List).await?;
+    let remote = servers.into_iter().filter(ServerInfo::is_remote).map(|server| server.name);
+    Ok(remote.filter(|name| names.contains(name)).collect())
 }
 
 fn print(lines: &[LogLine], format: &Format, ui: &mut Ui) -> Result<(), CliError> {

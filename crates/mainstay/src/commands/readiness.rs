@@ -153,7 +153,7 @@ pub(super) fn verdict(server: &ServerInfo, settled: bool) -> Result<String, Stri
         Status::Error => Err(format!("{name} is down: {}", plain_line(reason))),
         Status::Starting | Status::Restarting if settled => Err(not_up(server)),
         // A remote server may be reachable later, so this is not an error.
-        Status::Waiting if settled && server.engine == "remote" => {
+        Status::Waiting if settled && server.is_remote() => {
             Ok(format!("{name} is not reachable yet: {}", plain_line(reason)))
         }
         Status::Waiting if settled => Err(format!("{name} is waiting: {}", plain_line(reason))),

@@ -51,6 +51,7 @@ fn page(report: &StatusReport, now: Timestamp, zone: &Zone) -> String {
         Wanted::Gone => "gone",
     };
     let container = report.container.as_ref();
+    let is_remote = server.is_remote();
     let lines = [
         ("name", Some(server.name.to_string())),
         ("status", Some(server.status.to_string())),
@@ -84,8 +85,9 @@ fn page(report: &StatusReport, now: Timestamp, zone: &Zone) -> String {
         ("headers", report.headers.as_deref().and_then(list)),
         ("requests", Some(requests(&report.proxy))),
         ("clients", clients(report)),
-        ("policy", Some(policy(&report.restart))),
-        ("log", Some(report.log.display().to_string())),
+        ("policy", Some(policy(&report.restart, is_remote))),
+        // A remote server has none.
+        ("log", (!is_remote).then(|| report.log.display().to_string())),
         ("described", Some(moment(report.created_at))),
     ];
     let rows = lines.into_iter().filter_map(|(key, value)| {
@@ -218,7 +220,7 @@ fn registration(entry: &Registration) -> String {
     }
 }
 
-fn policy(policy: &RestartPolicy) -> String {
+fn policy(policy: &RestartPolicy, is_remote: bool) -> String {
     let from = match policy.stable_from {
         StableFrom::Ready => "ready",
         StableFrom::Start => "up",
@@ -240,7 +242,7 @@ fn policy(policy: &RestartPolicy) -> String {
         human_duration(policy.stable_after),
         human_duration(policy.start_timeout),
         human_duration(policy.stop_timeout),
-        silence_limits(policy),
+        if is_remote { String::new() } else { silence_limits(policy) },
     )
 }
 
@@ -436,5 +438,16 @@ mod tests {
             silence_limits(&changed),
             "; never killed when hung; killed when busy for 10 min"
         );
+    }
+
+    #[test]
+    fn a_remote_server_has_neither_a_log_nor_limits() {
+        let mut report = report();
+        report.restart.hang_after = Some(Duration::from_secs(5));
+        let shown = |report: &StatusReport| page(report, at(120), &Zone::utc());
+        assert!(shown(&report).contains("killed when hung for 5 s"), "{}", shown(&report));
+        report.server.engine = "remote".to_owned();
+        let remote = shown(&report);
+        assert!(!remote.contains("killed when") && !remote.contains(".log"), "{remote}");
     }
 }

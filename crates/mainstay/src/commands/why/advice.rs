@@ -10,9 +10,6 @@ use mainstay_core::{ServerName, Status};
 
 use super::is_overdue;
 
-/// The engine of remote servers, which have no log here.
-const REMOTE: &str = "remote";
-
 /// The transport without an address.
 const STDIO: &str = "stdio";
 
@@ -32,10 +29,11 @@ fn on_status(report: &WhyReport) -> Vec<String> {
         Status::Stopping | Status::Removing => Vec::new(),
         Status::Stopped => vec![format!("`mainstay start {name}` starts it")],
         Status::Running if is_overdue(server) => {
+            let seen = if server.is_remote() { "look at it where it runs" } else { "its log may show what it does" };
             let has_call = server.silence.as_ref().is_some_and(|silence| silence.overdue_calls > 0);
             let cancel = if has_call { "; the client can cancel the call" } else { "" };
             vec![
-                format!("its log may show what it does{cancel}"),
+                format!("{seen}{cancel}"),
                 format!("`mainstay restart {name}` restarts it now"),
             ]
         }
@@ -60,7 +58,7 @@ fn on_status(report: &WhyReport) -> Vec<String> {
         Status::Suspended => {
             vec![resume(server), format!("`mainstay restart {name}` kills it and restarts it")]
         }
-        Status::Unresponsive if server.engine == REMOTE => vec![format!(
+        Status::Unresponsive if server.is_remote() => vec![format!(
             "look at it where it runs; `mainstay restart {name}` opens new sessions with it"
         )],
         Status::Hung | Status::Unresponsive => {
@@ -116,7 +114,8 @@ fn last_verdict(events: &[EventRecord]) -> Option<&str> {
 
 /// Advice that depends on the exit.
 fn on_exit(exit: &LastExit, report: &WhyReport) -> String {
-    let ServerInfo { name, transport, engine, .. } = &report.server;
+    let ServerInfo { name, transport, .. } = &report.server;
+    let is_remote = report.server.is_remote();
     let ever_ready = report.events.iter().any(|event| event.event == "ready");
     let verdict = last_verdict(&report.events);
     if container::is_contained(&report.server)
@@ -131,14 +130,14 @@ fn on_exit(exit: &LastExit, report: &WhyReport) -> String {
     let code = exit.code.filter(|_| exit.signal.is_none());
     match (exit.cause.as_str(), code, exit.signal) {
         _ if exit.oom => "it ran out of memory: give it more memory, or less to do".to_owned(),
-        ("cannot-start", ..) if engine == REMOTE => format!(
+        ("cannot-start", ..) if is_remote => format!(
             "fix the problem above, then `mainstay restart {name}`, or change it: `mainstay run {name} --replace --url URL --header NAME=VALUE`"
         ),
-        ("hung" | "not-ready", ..) if engine == REMOTE && !ever_ready => format!(
+        ("hung" | "not-ready", ..) if is_remote && !ever_ready => format!(
             "something answers at that URL, but not as an MCP server: check the URL (`mainstay status {name}`) \
              and the headers, then `mainstay run {name} --replace --url URL --header NAME=VALUE`"
         ),
-        ("hung" | "not-ready", ..) if engine == REMOTE => {
+        ("hung" | "not-ready", ..) if is_remote => {
             "it no longer answered: ask its operator".to_owned()
         }
         ("cannot-start" | "hung" | "not-ready", ..) if is_port_conflict(exit) => format!(
@@ -190,6 +189,7 @@ fn on_exit(exit: &LastExit, report: &WhyReport) -> String {
             "it crashed: look for a newer version of it, or report this to its authors".to_owned()
         }
         (_, None, Some(_)) => "a signal ended it".to_owned(),
+        (_, None, None) if is_remote => "how it ended is unknown: ask its operator".to_owned(),
         (_, None, None) => "how it ended is unknown: see its log".to_owned(),
     }
 }
@@ -228,7 +228,7 @@ fn is_port_conflict(exit: &LastExit) -> bool {
 fn on_output(report: &WhyReport) -> Option<String> {
     let name = &report.server.name;
     let ran = report.server.generation > 0 || !report.stderr.is_empty();
-    let here = report.server.engine != REMOTE;
+    let here = !report.server.is_remote();
     (ran && here)
         .then(|| format!("`mainstay logs {name}` prints its whole log ({})", report.log.display()))
 }
@@ -355,7 +355,7 @@ pub(super) mod tests {
         let mut report = report(Status::Restarting, Some(refused));
         report.server.transport = "streamable-http".to_owned();
         assert!(advice(&report)[0].contains("`--path`"), "{:?}", advice(&report));
-        report.server.engine = REMOTE.to_owned();
+        report.server.engine = "remote".to_owned();
         let given = advice(&report).join("\n");
         assert!(given.contains("check the URL") && !given.contains("the command"), "{given}");
     }
@@ -376,7 +376,7 @@ pub(super) mod tests {
     fn a_failed_start_has_one_advice_to_restart() {
         let mut report = report(Status::Error, Some(exit("cannot-start", None, None)));
         report.server.generation = 1;
-        for engine in ["process", "docker", REMOTE] {
+        for engine in ["process", "docker", "remote"] {
             report.server.engine = engine.to_owned();
             let given = advice(&report).join("\n");
             assert_eq!(given.matches("mainstay restart time").count(), 1, "{given}");
@@ -387,7 +387,7 @@ pub(super) mod tests {
     fn a_remote_server_has_a_url_and_no_log() {
         let mut report = report(Status::Error, Some(exit("cannot-start", None, None)));
         report.server.generation = 1;
-        report.server.engine = REMOTE.to_owned();
+        report.server.engine = "remote".to_owned();
         let given = advice(&report);
         assert!(given[0].contains("--url URL --header NAME=VALUE"), "{given:?}");
         assert!(!given.iter().any(|line| line.contains("mainstay logs")), "{given:?}");
@@ -416,6 +416,10 @@ pub(super) mod tests {
         assert!(first(Status::Busy, None, None).contains("`mainstay restart time`"));
         let overdue = first(Status::Running, None, Some(overdue()));
         assert!(overdue.starts_with("its log may show what it does"), "{overdue}");
+        let mut remote = report(Status::Running, None);
+        remote.server.engine = "remote".to_owned();
+        remote.server.silence = Some(super::super::super::ls::tests::overdue());
+        assert!(advice(&remote)[0].starts_with("look at it where it runs"), "{remote:?}");
     }
 
     #[test]

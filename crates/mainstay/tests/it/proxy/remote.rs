@@ -29,6 +29,9 @@ fn headers_are_sent_to_the_server_only() {
         let text = env.ok(shown);
         assert!(!text.contains("hush") && !text.contains("secret"), "{text}");
     }
+    let log = env.run(["logs", "api"]);
+    assert_eq!((log.code, log.stdout.as_str()), (0, ""));
+    assert_eq!(log.stderr, "api is a remote server, which has no log here\n");
 }
 
 #[test]
