@@ -210,6 +210,9 @@ pub struct WhyReport {
     pub stdout: Vec<String>,
     /// Where its whole log is.
     pub log: PathBuf,
+    /// With `--isolate`, where the logs of sessions' own processes are; `*` stands for the session.
+    #[serde(default)]
+    pub session_logs: Option<PathBuf>,
     /// The ids of the clients that should have an entry for it. Older daemons do not send them.
     #[serde(default)]
     pub clients: Option<BTreeSet<String>>,

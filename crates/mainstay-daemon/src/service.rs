@@ -9,6 +9,7 @@ mod waiting;
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -16,7 +17,7 @@ use mainstay_api::{
     AddressInfo, ApiError, DaemonInfo, ErrorKind, EventRecord, Instance, Request, ServerInfo,
     StatusReport, WhyReport,
 };
-use mainstay_core::{Cause, ServerName, ServerSpec, Status};
+use mainstay_core::{Cause, ServerName, ServerSpec, SessionRunKey, Status};
 use mainstay_engine::{DockerEngine, LogRange, Regex, RunKey};
 use mainstay_proxy::{Local, Lookup, NO_MESSAGE, OpenError, UpstreamError};
 use serde_json::value::RawValue;
@@ -209,8 +210,15 @@ impl Service {
             stderr: self.last_stderr(&name, &shown).await,
             stdout,
             log: self.instance.server_log(name.as_str()),
+            session_logs: shown.spec.proxy.isolate.then(|| self.session_logs(&name)),
             clients: Some(self.context.clients.wanted(&shown.spec.clients)),
         })
+    }
+
+    /// The files of the logs of sessions' own runs.
+    fn session_logs(&self, server: &ServerName) -> PathBuf {
+        let (server, session) = (server.clone(), Arc::from("*"));
+        self.instance.server_log(&SessionRunKey { server, session }.log_name())
     }
 
     /// What the last run wrote that ended under this daemon, or else what the present run writes, or else the end of the

@@ -37,10 +37,15 @@ impl SessionRunKey {
     ///
     /// If the id of the session has characters that a name cannot have.
     pub fn run_name(&self) -> ServerName {
+        self.log_name().parse().expect("a name, a hyphen and hexadecimal digits")
+    }
+
+    /// The same as a text, also for a session that stands for several.
+    pub fn log_name(&self) -> String {
         let server = self.server.as_str();
         let server = &server[..server.len().min(40)];
         let session = self.session.get(..16).unwrap_or(&self.session);
-        format!("{server}-{session}").parse().expect("a name, a hyphen and hexadecimal digits")
+        format!("{server}-{session}")
     }
 }
 

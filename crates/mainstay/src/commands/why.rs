@@ -300,6 +300,7 @@ mod tests {
             stderr: vec!["\u{1b}[31mNo module named mcp\u{1b}[0m".to_owned()],
             stdout: Vec::new(),
             log: "/state/logs/time.log".into(),
+            session_logs: None,
             clients: None,
         };
         insta::assert_snapshot!(shown(&report), @"
@@ -405,6 +406,7 @@ mod tests {
             stderr: Vec::new(),
             stdout: Vec::new(),
             log: "/state/logs/time.log".into(),
+            session_logs: None,
             clients: None,
         };
         insta::assert_snapshot!(shown(&report), @"

@@ -13,10 +13,11 @@ use super::is_overdue;
 /// The transport without an address.
 const STDIO: &str = "stdio";
 
-/// Advice, most useful first. None for a healthy server.
+/// Advice, most useful first. None for a healthy server without a recent problem of a session's own run.
 pub(super) fn advice(report: &WhyReport) -> Vec<String> {
     on_status(report)
         .into_iter()
+        .chain(on_session_logs(report))
         .chain(clients::on_events(&report.events, report.clients.as_ref()))
         .collect()
 }
@@ -233,6 +234,16 @@ fn on_output(report: &WhyReport) -> Option<String> {
         .then(|| format!("`mainstay logs {name}` prints its whole log ({})", report.log.display()))
 }
 
+/// Where the evidence about sessions' own runs is, whose events are among those of the server.
+fn on_session_logs(report: &WhyReport) -> Option<String> {
+    let is_trouble = |event: &EventRecord| {
+        matches!(event.event.as_str(), "ended" | "hung")
+            || EventRecord::VERDICTS.contains(&event.event.as_str())
+    };
+    let logs = report.session_logs.as_ref().filter(|_| report.events.iter().any(is_trouble))?;
+    Some(format!("the process of each session has a log of its own: {}", logs.display()))
+}
+
 /// What to do after the fix.
 fn on_fix(server: &ServerInfo) -> Option<String> {
     let name = &server.name;
@@ -269,6 +280,7 @@ pub(super) mod tests {
             stderr: Vec::new(),
             stdout: Vec::new(),
             log: "/log".into(),
+            session_logs: None,
             clients: None,
         }
     }
@@ -391,6 +403,17 @@ pub(super) mod tests {
         let given = advice(&report);
         assert!(given[0].contains("--url URL --header NAME=VALUE"), "{given:?}");
         assert!(!given.iter().any(|line| line.contains("mainstay logs")), "{given:?}");
+    }
+
+    #[test]
+    fn sessions_have_logs_of_their_own() {
+        let mut report = report(Status::Running, None);
+        report.session_logs = Some("/logs/time-*.log".into());
+        assert_eq!(advice(&report), [""; 0]);
+        let blocked = super::super::steps::tests::client_event(1, "", "blocked in `add`");
+        report.events.push(EventRecord { event: "blocked".to_owned(), ..blocked });
+        let expected = "the process of each session has a log of its own: /logs/time-*.log";
+        assert_eq!(advice(&report), [expected]);
     }
 
     #[test]
