@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use mainstay_api::{ApiError, ServerInfo, SilenceInfo, WaitReport};
-use mainstay_core::ServerName;
+use mainstay_core::{ServerName, Status};
 use mainstay_engine::{Observation, RunKey};
 use mainstay_proxy::{LocalWatch, RequestPlace};
 use serde::Serialize;
@@ -106,7 +106,12 @@ fn describe(
         |state: &str, reason: String| WaitReport { state: state.to_owned(), reason, is_sent };
     let ServerInfo { name, status, reason, .. } = info;
     if !status.is_up() || proven(info).is_some() {
-        return report(status.as_str(), format!("{name} is {status}: {reason}"));
+        let stopped = info.silence.as_ref().and_then(|silence| silence.stopped_pid).or(info.pid);
+        let resume = match stopped.filter(|_| *status == Status::Suspended) {
+            Some(pid) => format!("; `kill -CONT {pid}` lets its process continue"),
+            None => String::new(),
+        };
+        return report(status.as_str(), format!("{name} is {status}: {reason}{resume}"));
     }
     let read_through = seen.as_ref().and_then(|seen| seen.input);
     let is_active =
@@ -133,7 +138,6 @@ fn describe(
 
 #[cfg(test)]
 mod tests {
-    use mainstay_core::Status;
     use mainstay_core::watchdog::Processes;
 
     use super::*;
@@ -168,6 +172,19 @@ mod tests {
             "restarting",
             "time is restarting: exited 1 after 3 s, restart 2 of 10 in 4 s",
         );
+        let silence = serde_json::json!({
+            "verdict": "suspended", "since": "2026-05-01T14:03:59Z", "call": null,
+            "call_sent_at": null, "overdue_calls": 1, "unread_bytes": 9, "quiet_since": null,
+            "waits_for": null, "unanswered_probes": [], "holds_requests": true, "kill_at": null,
+        });
+        let stopped = ServerInfo {
+            pid: Some(7),
+            silence: serde_json::from_value(silence).unwrap(),
+            ..info(Status::Suspended, "its process is stopped")
+        };
+        let resume =
+            "time is suspended: its process is stopped; `kill -CONT 7` lets its process continue";
+        check(&stopped, None, None, "suspended", resume);
         let held = Some(RequestPlace::Held);
         check(&up(), held, None, "held", "it is sent when time has read what was sent before");
         let unread = "time has not read it yet (90 bytes unread)";
