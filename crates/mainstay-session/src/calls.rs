@@ -17,7 +17,7 @@ use crate::links::LinkKey;
 use crate::messages;
 use crate::progress::Progress;
 use crate::record::Sent;
-use crate::replay::{InFlightOn, Replay, Verdict};
+use crate::replay::{InFlightOn, NoAnswer, Replay};
 use crate::server::Server;
 use crate::session::SessionKey;
 use crate::stream::{BatchMember, Durable, Inherited, Start, Stream};
@@ -256,8 +256,8 @@ impl Server {
             let text = match &self.availability {
                 removed @ Availability::Removed => {
                     let text =
-                        messages::verdict(&self.name, Verdict::Removed, removed, now, call.hold);
-                    refusal(id, messages::cause(Verdict::Removed), &text)
+                        messages::no_answer(&self.name, NoAnswer::Removed, removed, now, call.hold);
+                    refusal(id, messages::cause(NoAnswer::Removed), &text)
                 }
                 _ => frame::error(id, frame::INTERNAL_ERROR, "the session has ended"),
             };

@@ -241,8 +241,8 @@ impl Server {
                 Step::Wait(until) => {
                     if !call.is_held {
                         if self.held >= MAX_HELD {
-                            let verdict = call.replay.no_room();
-                            return self.answer_verdict(now, key, call, verdict, &present);
+                            let no_answer = call.replay.no_room();
+                            return self.answer_instead(now, key, call, no_answer, &present);
                         }
                         call.is_held = true;
                         self.held += 1;
@@ -251,8 +251,8 @@ impl Server {
                     self.timers.set(until, Timer::Call(key));
                     return self.calls.put_back(key, call);
                 }
-                Step::Answer(verdict) => {
-                    return self.answer_verdict(now, key, call, verdict, &present);
+                Step::Answer(no_answer) => {
+                    return self.answer_instead(now, key, call, no_answer, &present);
                 }
             }
         }

@@ -14,7 +14,7 @@ use crate::availability::Availability;
 use crate::calls::{CallKey, CallKind, Stage, refusal};
 use crate::list_requests::PATIENCE;
 use crate::messages;
-use crate::replay::Verdict;
+use crate::replay::NoAnswer;
 use crate::server::Server;
 use crate::timers::Timer;
 
@@ -122,21 +122,21 @@ impl Server {
         {
             return self.welcome(now, key, &result, 0);
         }
-        let verdict = match &present {
-            Availability::Coming { due: Some(due), .. } if *due > until => Some(Verdict::Down),
+        let no_answer = match &present {
+            Availability::Coming { due: Some(due), .. } if *due > until => Some(NoAnswer::Down),
             Availability::Up(_) | Availability::Coming { .. } if now >= until => {
-                Some(Verdict::Late)
+                Some(NoAnswer::Late)
             }
             Availability::Up(_) | Availability::Coming { .. } => None,
-            Availability::Down { .. } => Some(Verdict::Down),
-            Availability::Removed => Some(Verdict::Removed),
+            Availability::Down { .. } => Some(NoAnswer::Down),
+            Availability::Removed => Some(NoAnswer::Removed),
         };
-        if let Some(verdict) = verdict {
-            if verdict == Verdict::Down {
+        if let Some(no_answer) = no_answer {
+            if no_answer == NoAnswer::Down {
                 self.report_demand(session_key);
             }
-            let text = messages::verdict(&self.name, verdict, &present, now, patience);
-            return self.refuse_initialize(now, key, messages::cause(verdict), &text);
+            let text = messages::no_answer(&self.name, no_answer, &present, now, patience);
+            return self.refuse_initialize(now, key, messages::cause(no_answer), &text);
         }
         if let Some(call) = self.calls.get_mut(key) {
             call.stage = Stage::Waiting;

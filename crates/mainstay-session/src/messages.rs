@@ -6,7 +6,7 @@ use mainstay_core::human_duration;
 
 use crate::availability::{Availability, Reason};
 use crate::calls::Stage;
-use crate::replay::Verdict;
+use crate::replay::NoAnswer;
 
 /// How many lines of standard error an answer carries.
 const STDERR_LINES: usize = 5;
@@ -31,15 +31,15 @@ pub(crate) const OVERLONG_EARLIER: &str = "the earlier identical call has not en
                                            The next identical call is executed.";
 
 /// The text of an answer in place of the server's.
-pub(crate) fn verdict(
+pub(crate) fn no_answer(
     server: &str,
-    verdict: Verdict,
+    no_answer: NoAnswer,
     availability: &Availability,
     now: Instant,
     hold: Duration,
 ) -> String {
-    match verdict {
-        Verdict::Down => {
+    match no_answer {
+        NoAnswer::Down => {
             let why = reason(availability).map_or("it is not running", |why| &why.text);
             let next = next(availability).and_then(|at| at.checked_duration_since(now));
             let next = next.map_or_else(String::new, |next| {
@@ -49,12 +49,12 @@ pub(crate) fn verdict(
             with_stderr(text, reason(availability))
         }
         // It is ready, but silent or out of reach.
-        Verdict::Late if matches!(availability, Availability::Up(_)) => format!(
+        NoAnswer::Late if matches!(availability, Availability::Up(_)) => format!(
             "the MCP server `{server}` has not answered within {} s; \
              the session stays open, try again later",
             hold.as_secs()
         ),
-        Verdict::Late => {
+        NoAnswer::Late => {
             let why = reason(availability).filter(|why| !why.text.is_empty());
             let why = why.map_or("it is not ready", |why| &why.text);
             let text = format!(
@@ -64,8 +64,8 @@ pub(crate) fn verdict(
             );
             with_stderr(text, reason(availability))
         }
-        Verdict::Removed => format!("the MCP server `{server}` was removed"),
-        Verdict::Unknown { generation } => {
+        NoAnswer::Removed => format!("the MCP server `{server}` was removed"),
+        NoAnswer::Unknown { generation } => {
             let end = availability.end_of(generation).map(AsRef::as_ref);
             let why = end.map_or("the connection to it broke", |why: &Reason| &why.text);
             let text = format!(
@@ -74,19 +74,19 @@ pub(crate) fn verdict(
             );
             with_stderr(text, end)
         }
-        Verdict::Severed { generation: 0 } => {
+        NoAnswer::Severed { generation: 0 } => {
             "Mainstay was restarted during this call; its effect is unknown: check before you repeat it"
                 .to_owned()
         }
-        Verdict::Severed { .. } => format!(
+        NoAnswer::Severed { .. } => format!(
             "Mainstay was restarted during this call; its effect is unknown: check before you repeat it \
              (`{server}` itself is still running)"
         ),
-        Verdict::Interrupted { .. } => format!(
+        NoAnswer::Interrupted { .. } => format!(
             "the connection to the server was lost during this call; its effect is unknown: check before you \
              repeat it (`{server}` itself is still running, and its container engine was away)"
         ),
-        Verdict::DiedTwice { generation } => {
+        NoAnswer::DiedTwice { generation } => {
             let end = availability.end_of(generation).map(AsRef::as_ref);
             let why = end.map_or("the connection to it broke", |why: &Reason| &why.text);
             let text = format!(
@@ -95,11 +95,11 @@ pub(crate) fn verdict(
             );
             with_stderr(text, end)
         }
-        Verdict::BrokenOff { .. } => format!(
+        NoAnswer::BrokenOff { .. } => format!(
             "the server broke off the connection twice during this request, which is not sent a third \
              time (`{server}` itself is still running)"
         ),
-        Verdict::SessionLostRepeatedly => {
+        NoAnswer::SessionLostRepeatedly => {
             format!("the MCP server `{server}` forgets every session as soon as it is opened")
         }
     }
@@ -176,18 +176,18 @@ pub(crate) fn timed_out_unsent(
     )
 }
 
-/// One word for a verdict, for the event log.
-pub(crate) fn cause(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Down => "refused",
-        Verdict::Late => "hold-expired",
-        Verdict::Removed => "removed",
-        Verdict::Unknown { .. } | Verdict::Severed { .. } | Verdict::Interrupted { .. } => {
+/// One word for why there is no answer of the server, for the event log.
+pub(crate) fn cause(no_answer: NoAnswer) -> &'static str {
+    match no_answer {
+        NoAnswer::Down => "refused",
+        NoAnswer::Late => "hold-expired",
+        NoAnswer::Removed => "removed",
+        NoAnswer::Unknown { .. } | NoAnswer::Severed { .. } | NoAnswer::Interrupted { .. } => {
             "effect-unknown"
         }
-        Verdict::DiedTwice { .. } => "died-twice",
-        Verdict::BrokenOff { .. } => "broken-off",
-        Verdict::SessionLostRepeatedly => "session-lost",
+        NoAnswer::DiedTwice { .. } => "died-twice",
+        NoAnswer::BrokenOff { .. } => "broken-off",
+        NoAnswer::SessionLostRepeatedly => "session-lost",
     }
 }
 
@@ -249,13 +249,13 @@ mod tests {
         check(timed_out_unsent("time", "5 s", &Stage::OpeningUpstream, Some(&up)), silent);
         check(waiting("time", &Stage::OpeningUpstream, &up, second), "`time` does not answer");
         check(
-            verdict("time", Verdict::Late, &up, now, second),
+            no_answer("time", NoAnswer::Late, &up, now, second),
             "`time` has not answered within 1 s;",
         );
         let down = TestServer::without_run().server.availability;
         check(waiting("time", &Stage::Waiting, &down, second), "`time` is not ready");
         check(
-            verdict("time", Verdict::Late, &down, now, second),
+            no_answer("time", NoAnswer::Late, &down, now, second),
             "come back within 1 s: it is not ready",
         );
     }

@@ -74,7 +74,7 @@ pub(crate) struct InFlightOn {
 struct PendingFailure {
     generation: u64,
     until: Instant,
-    verdict: Verdict,
+    no_answer: NoAnswer,
 }
 
 /// What there is to send to.
@@ -121,12 +121,12 @@ pub(crate) enum Step {
     /// Wait until the upstream state changes, but not longer than this.
     Wait(Instant),
     /// Answer.
-    Answer(Verdict),
+    Answer(NoAnswer),
 }
 
 /// An answer in place of the server's, which will not come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum NoAnswer {
     /// The server is down, and will be for longer than the request can wait.
     Down,
     /// The server did not come back within the hold.
@@ -202,22 +202,22 @@ impl Replay {
 
     /// The answer when the request cannot wait although it should: too many do. A request that may have been
     /// executed is answered with that even then.
-    pub(crate) fn no_room(&self) -> Verdict {
-        self.known().unwrap_or(Verdict::Down)
+    pub(crate) fn no_room(&self) -> NoAnswer {
+        self.known().unwrap_or(NoAnswer::Down)
     }
 
-    /// The verdict that does not depend on what will be.
-    fn known(&self) -> Option<Verdict> {
-        let with = self.in_flight_on.map(|with| Verdict::Unknown { generation: with.generation });
-        self.pending_failure.map(|pending_failure| pending_failure.verdict).or(with)
+    /// Why there will be no answer, whatever happens.
+    fn known(&self) -> Option<NoAnswer> {
+        let with = self.in_flight_on.map(|with| NoAnswer::Unknown { generation: with.generation });
+        self.pending_failure.map(|pending_failure| pending_failure.no_answer).or(with)
     }
 
     /// What to do now.
     pub(crate) fn step(&mut self, now: Instant, upstream_state: UpstreamState) -> Step {
-        if let Some(PendingFailure { generation, until, verdict }) = self.pending_failure {
+        if let Some(PendingFailure { generation, until, no_answer }) = self.pending_failure {
             let is_reported = upstream_state != UpstreamState::Up(generation);
             return if is_reported || now >= until {
-                Step::Answer(verdict)
+                Step::Answer(no_answer)
             } else {
                 Step::Wait(until)
             };
@@ -228,7 +228,7 @@ impl Replay {
                     return Step::Wait(until);
                 }
                 UpstreamState::Up(present) if present == generation => {
-                    return Step::Answer(Verdict::BrokenOff { generation });
+                    return Step::Answer(NoAnswer::BrokenOff { generation });
                 }
                 UpstreamState::Up(_)
                 | UpstreamState::Coming(_)
@@ -244,32 +244,33 @@ impl Replay {
             UpstreamState::Coming(due) => {
                 let deadline = *self.held.get_or_insert(now) + self.hold;
                 if due.is_some_and(|due| due > deadline) || self.hold.is_zero() {
-                    Step::Answer(Verdict::Down)
+                    Step::Answer(NoAnswer::Down)
                 } else if now >= deadline {
-                    Step::Answer(Verdict::Late)
+                    Step::Answer(NoAnswer::Late)
                 } else {
                     Step::Wait(deadline)
                 }
             }
-            UpstreamState::Down => Step::Answer(Verdict::Down),
-            UpstreamState::Removed => Step::Answer(Verdict::Removed),
+            UpstreamState::Down => Step::Answer(NoAnswer::Down),
+            UpstreamState::Removed => Step::Answer(NoAnswer::Removed),
         }
     }
 
     /// Records how the attempt at a run ended.
     pub(crate) fn lost(&mut self, now: Instant, generation: u64, loss: Loss) {
-        let failure =
-            |verdict| Some(PendingFailure { generation, until: now + END_CAUSE_TIMEOUT, verdict });
+        let failure = |no_answer| {
+            Some(PendingFailure { generation, until: now + END_CAUSE_TIMEOUT, no_answer })
+        };
         self.in_flight_on = None;
         match loss {
             Loss::Unsent => self.avoid = Some((generation, now + NOT_REACHED_RETRY_DELAY)),
             Loss::Forgotten if self.forgotten < MAX_SESSION_LOSSES => self.forgotten += 1,
-            Loss::Forgotten => self.pending_failure = failure(Verdict::SessionLostRepeatedly),
+            Loss::Forgotten => self.pending_failure = failure(NoAnswer::SessionLostRepeatedly),
             Loss::Interrupted { safe: true } if self.interruptions < MAX_INTERRUPTIONS => {
                 self.interruptions += 1;
             }
             Loss::Interrupted { .. } => {
-                self.pending_failure = failure(Verdict::Interrupted { generation });
+                self.pending_failure = failure(NoAnswer::Interrupted { generation });
             }
             Loss::Sent { safe: true } if !self.replayed => {
                 self.replayed = true;
@@ -285,10 +286,10 @@ impl Replay {
                 self.ending = Some((generation, deadline.min(now + RUN_END_TIMEOUT)));
             }
             Loss::Sent { safe: true } => {
-                self.pending_failure = failure(Verdict::DiedTwice { generation });
+                self.pending_failure = failure(NoAnswer::DiedTwice { generation });
             }
             Loss::Sent { safe: false } => {
-                self.pending_failure = failure(Verdict::Unknown { generation });
+                self.pending_failure = failure(NoAnswer::Unknown { generation });
             }
         }
         self.held.get_or_insert(now);
@@ -305,12 +306,12 @@ impl Replay {
             self.broke_off = is_up.then_some(generation);
             return;
         }
-        let verdict = match (is_up, safe) {
-            (true, _) => Verdict::Severed { generation },
-            (false, true) => Verdict::DiedTwice { generation },
-            (false, false) => Verdict::Unknown { generation },
+        let no_answer = match (is_up, safe) {
+            (true, _) => NoAnswer::Severed { generation },
+            (false, true) => NoAnswer::DiedTwice { generation },
+            (false, false) => NoAnswer::Unknown { generation },
         };
-        self.pending_failure = Some(PendingFailure { generation, until: now, verdict });
+        self.pending_failure = Some(PendingFailure { generation, until: now, no_answer });
     }
 
     /// The run that has the request may be the one that is up, or is starting.
@@ -335,9 +336,9 @@ impl Replay {
         match (self.avoid, self.held) {
             (Some((avoided, until)), Some(since)) => {
                 if self.hold.is_zero() {
-                    Step::Answer(Verdict::Down)
+                    Step::Answer(NoAnswer::Down)
                 } else if now >= since + self.hold {
-                    Step::Answer(Verdict::Late)
+                    Step::Answer(NoAnswer::Late)
                 } else if avoided == generation && now < until {
                     Step::Wait(until)
                 } else {

@@ -10,7 +10,7 @@ use crate::availability::Availability;
 use crate::calls::{Call, CallKey, CallKind, refusal};
 use crate::links::LinkKey;
 use crate::messages;
-use crate::replay::Verdict;
+use crate::replay::NoAnswer;
 use crate::server::Server;
 use crate::session::SessionKey;
 
@@ -95,33 +95,34 @@ impl Server {
         self.refuse(now, key, call, "bad-answer", &text);
     }
 
-    pub(super) fn answer_verdict(
+    pub(super) fn answer_instead(
         &mut self,
         now: Instant,
         key: CallKey,
         call: Box<Call>,
-        verdict: Verdict,
+        no_answer: NoAnswer,
         availability: &Availability,
     ) {
-        let text = messages::verdict(&self.name, verdict, availability, now, call.hold);
-        let run = match verdict {
-            Verdict::Unknown { generation }
-            | Verdict::Severed { generation }
-            | Verdict::Interrupted { generation }
-            | Verdict::DiedTwice { generation }
-            | Verdict::BrokenOff { generation } => Some(generation),
-            Verdict::Down | Verdict::Late | Verdict::Removed | Verdict::SessionLostRepeatedly => {
-                None
-            }
+        let text = messages::no_answer(&self.name, no_answer, availability, now, call.hold);
+        let run = match no_answer {
+            NoAnswer::Unknown { generation }
+            | NoAnswer::Severed { generation }
+            | NoAnswer::Interrupted { generation }
+            | NoAnswer::DiedTwice { generation }
+            | NoAnswer::BrokenOff { generation } => Some(generation),
+            NoAnswer::Down
+            | NoAnswer::Late
+            | NoAnswer::Removed
+            | NoAnswer::SessionLostRepeatedly => None,
         };
         if run.is_none() && self.is_unawaited(&call) {
             // It was not executed, so there is nothing to keep for its client.
             return self.answer_taken(now, key, call, None);
         }
-        if verdict == Verdict::Down {
+        if no_answer == NoAnswer::Down {
             self.report_demand(call.session);
         }
-        let cause = messages::cause(verdict);
+        let cause = messages::cause(no_answer);
         self.record_decision(&call, cause, text.lines().next().unwrap_or_default(), run);
         self.refuse(now, key, call, cause, &text);
     }

@@ -35,9 +35,9 @@ fn a_request_is_held_for_a_run_that_comes_in_time() {
 fn a_run_that_will_be_late_is_not_waited_for() {
     let (now, mut call) = start();
     let due = Some(now + HOLD + seconds(1));
-    assert_eq!(call.step(now, UpstreamState::Coming(due)), Step::Answer(Verdict::Down));
-    assert_eq!(call.step(now, UpstreamState::Down), Step::Answer(Verdict::Down));
-    assert_eq!(call.step(now, UpstreamState::Removed), Step::Answer(Verdict::Removed));
+    assert_eq!(call.step(now, UpstreamState::Coming(due)), Step::Answer(NoAnswer::Down));
+    assert_eq!(call.step(now, UpstreamState::Down), Step::Answer(NoAnswer::Down));
+    assert_eq!(call.step(now, UpstreamState::Removed), Step::Answer(NoAnswer::Removed));
 }
 
 #[test]
@@ -45,17 +45,17 @@ fn the_hold_has_an_end() {
     let (now, mut call) = start();
     call.step(now, UpstreamState::Coming(None));
     let end = call.step(now + HOLD, UpstreamState::Coming(None));
-    assert_eq!(end, Step::Answer(Verdict::Late));
+    assert_eq!(end, Step::Answer(NoAnswer::Late));
 }
 
 #[test]
 fn without_a_hold_nothing_waits() {
     let now = start().0;
     let mut call = Replay::new(Duration::ZERO);
-    assert_eq!(call.step(now, UpstreamState::Coming(None)), Step::Answer(Verdict::Down));
+    assert_eq!(call.step(now, UpstreamState::Coming(None)), Step::Answer(NoAnswer::Down));
     let mut call = Replay::new(Duration::ZERO);
     call.lost(now, 1, Loss::Unsent);
-    assert_eq!(call.step(now, UpstreamState::Up(1)), Step::Answer(Verdict::Down));
+    assert_eq!(call.step(now, UpstreamState::Up(1)), Step::Answer(NoAnswer::Down));
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn a_run_that_cannot_be_reached_is_tried_until_the_hold_is_over() {
             }
             Step::Wait(until) => now = until,
             Step::Rejoin | Step::Miss => panic!("nobody had it"),
-            Step::Answer(verdict) => break assert_eq!(verdict, Verdict::Late),
+            Step::Answer(no_answer) => break assert_eq!(no_answer, NoAnswer::Late),
         }
     }
     assert!(tries > 100 && now <= begun + HOLD + NOT_REACHED_RETRY_DELAY, "{tries}");
@@ -102,7 +102,7 @@ fn a_safe_request_is_replayed_once() {
     assert_eq!(call.step(now, UpstreamState::Up(2)), Step::Send);
     assert!(call.was_replayed());
     call.lost(now, 2, Loss::Sent { safe: true });
-    let poison = Step::Answer(Verdict::DiedTwice { generation: 2 });
+    let poison = Step::Answer(NoAnswer::DiedTwice { generation: 2 });
     assert_eq!(call.step(now, UpstreamState::Up(3)), poison);
 }
 
@@ -118,7 +118,7 @@ fn two_breaks_of_one_run_are_one_death() {
     assert_eq!(call.step(later + seconds(1), UpstreamState::Coming(None)), Step::Wait(now + HOLD));
     assert_eq!(call.step(later + seconds(2), UpstreamState::Up(2)), Step::Send);
     call.lost(later + seconds(2), 2, Loss::Sent { safe: true });
-    let poison = Step::Answer(Verdict::DiedTwice { generation: 2 });
+    let poison = Step::Answer(NoAnswer::DiedTwice { generation: 2 });
     assert_eq!(call.step(later + seconds(3), UpstreamState::Up(3)), poison);
 }
 
@@ -129,7 +129,7 @@ fn a_run_that_lives_and_breaks_off_twice_is_not_tried_again() {
         call.lost(now, 1, Loss::Sent { safe: true });
     }
     assert_eq!(call.step(now, UpstreamState::Up(1)), Step::Wait(now + RUN_END_TIMEOUT));
-    let broken = Step::Answer(Verdict::BrokenOff { generation: 1 });
+    let broken = Step::Answer(NoAnswer::BrokenOff { generation: 1 });
     assert_eq!(call.step(now + RUN_END_TIMEOUT, UpstreamState::Up(1)), broken);
 }
 
@@ -138,7 +138,7 @@ fn an_unsafe_request_waits_only_for_the_reason() {
     let (now, mut call) = start();
     call.lost(now, 1, Loss::Sent { safe: false });
     assert_eq!(call.step(now, UpstreamState::Up(1)), Step::Wait(now + END_CAUSE_TIMEOUT));
-    let unknown = Step::Answer(Verdict::Unknown { generation: 1 });
+    let unknown = Step::Answer(NoAnswer::Unknown { generation: 1 });
     assert_eq!(call.step(now + END_CAUSE_TIMEOUT, UpstreamState::Up(1)), unknown);
     assert_eq!(call.step(now, UpstreamState::Coming(None)), unknown);
 }
@@ -153,7 +153,7 @@ fn a_forgetful_server_is_asked_again_but_not_for_ever() {
     call.lost(now, 1, Loss::Forgotten);
     assert_eq!(
         call.step(now + END_CAUSE_TIMEOUT, UpstreamState::Up(1)),
-        Step::Answer(Verdict::SessionLostRepeatedly)
+        Step::Answer(NoAnswer::SessionLostRepeatedly)
     );
 }
 
@@ -166,7 +166,7 @@ fn what_was_lost_with_a_connection_is_sent_again_to_the_same_run_if_that_is_safe
         assert_eq!(call.step(now, up), Step::Send);
     }
     assert!(call.was_replayed());
-    let unknown = Step::Answer(Verdict::Interrupted { generation: 1 });
+    let unknown = Step::Answer(NoAnswer::Interrupted { generation: 1 });
     call.lost(now, 1, Loss::Interrupted { safe: true });
     assert_eq!(call.step(now + END_CAUSE_TIMEOUT, up), unknown);
     let (now, mut call) = start();
@@ -186,7 +186,7 @@ fn the_answer_of_a_run_that_still_has_the_request_is_waited_for() {
     assert_eq!(call.step(now + seconds(1), UpstreamState::Up(3)), Step::Rejoin);
     // It dies after all.
     call.lost(now + seconds(2), 3, Loss::Sent { safe: false });
-    let unknown = Step::Answer(Verdict::Unknown { generation: 3 });
+    let unknown = Step::Answer(NoAnswer::Unknown { generation: 3 });
     assert_eq!(call.step(now + seconds(2), UpstreamState::Coming(None)), unknown);
 }
 
@@ -196,7 +196,7 @@ fn a_request_is_lost_with_the_run_that_had_it() {
         let (now, mut call) = recovered(true, 1);
         assert_eq!(call.step(now, upstream_state), Step::Miss);
         call.missed(now, upstream_state, false);
-        let unknown = Step::Answer(Verdict::Unknown { generation: 3 });
+        let unknown = Step::Answer(NoAnswer::Unknown { generation: 3 });
         assert_eq!(call.step(now, upstream_state), unknown);
     }
     let (now, mut call) = recovered(true, 1);
@@ -214,10 +214,10 @@ fn a_run_that_cannot_answer_any_more_is_asked_again_if_that_is_safe() {
     assert_eq!(call.step(now, up), Step::Send);
     let (now, mut call) = recovered(false, 1);
     call.missed(now, up, false);
-    assert_eq!(call.step(now, up), Step::Answer(Verdict::Severed { generation: 3 }));
+    assert_eq!(call.step(now, up), Step::Answer(NoAnswer::Severed { generation: 3 }));
     let (now, mut call) = recovered(false, 2);
     call.missed(now, up, true);
-    assert_eq!(call.step(now, up), Step::Answer(Verdict::Severed { generation: 3 }));
+    assert_eq!(call.step(now, up), Step::Answer(NoAnswer::Severed { generation: 3 }));
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn a_run_that_never_comes_is_not_waited_for_longer_than_the_hold() {
     let with = InFlightOn { generation: 3, can_answer: true, attempts: 1 };
     let mut call = Replay::recovered(Duration::ZERO, with);
     assert_eq!(call.step(now, UpstreamState::Coming(None)), Step::Wait(now + RUN_BACK_TIMEOUT));
-    assert_eq!(call.no_room(), Verdict::Unknown { generation: 3 });
+    assert_eq!(call.no_room(), NoAnswer::Unknown { generation: 3 });
 }
 
 fn upstream_state() -> impl Strategy<Value = UpstreamState> {

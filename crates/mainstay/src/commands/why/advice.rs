@@ -99,7 +99,7 @@ fn resume(server: &ServerInfo) -> String {
     let stopped = server.silence.as_ref().and_then(|silence| silence.stopped_pid).or(server.pid);
     stopped.map_or_else(
         || "let its process continue (SIGCONT)".to_owned(),
-        |pid| format!("`kill -CONT {pid}` lets its process continue, unless a debugger has it"),
+        |pid| format!("`kill -CONT {pid}` lets its process continue, unless a debugger or a frozen cgroup holds it"),
     )
 }
 
@@ -431,7 +431,10 @@ pub(super) mod tests {
             advice(&report).remove(0)
         };
         let suspended = first(Status::Suspended, Some(7), None);
-        assert_eq!(suspended, "`kill -CONT 7` lets its process continue, unless a debugger has it");
+        assert_eq!(
+            suspended,
+            "`kill -CONT 7` lets its process continue, unless a debugger or a frozen cgroup holds it"
+        );
         assert!(
             first(Status::Blocked, None, None)
                 .starts_with("end what it waits for, such as a login")
