@@ -11,7 +11,9 @@ mod tests;
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
-use mainstay_core::watchdog::{Evidence, Input, OpenRequest, Probe, Processes, UnawaitedRequest};
+use mainstay_core::watchdog::{
+    Evidence, Input, OpenRequest, Probe, Processes, ReadPosition, UnawaitedRequest,
+};
 use mainstay_mcp::frame::Method;
 
 use crate::action::{Action, Report};
@@ -27,8 +29,8 @@ pub use self::http::{SentRequest, UnreadRequests};
 /// What can be seen of a run from outside.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LinkObservation {
-    /// Of a stdio run: the last line of its input of which it has read anything, and the number of bytes that it has not read.
-    pub input: Option<(u64, u64)>,
+    /// Of a stdio run: how far it has read its input.
+    pub input: Option<ReadPosition>,
     /// Of a run that speaks HTTP: the requests that it has not read.
     pub requests: Option<UnreadRequests>,
     pub processes: Option<Processes>,
@@ -96,11 +98,13 @@ impl WatchState {
     fn note_unread(&mut self, now: Instant, observed: &LinkObservation) {
         self.unread = match (observed.input, self.unread) {
             (None, before) => before,
-            (Some((_, 0)), _) => UnreadInput::None,
-            (Some((line, _)), UnreadInput::Since(since, before)) if before == line => {
+            (Some(ReadPosition { unread: 0, .. }), _) => UnreadInput::None,
+            (Some(ReadPosition { line, .. }), UnreadInput::Since(since, before))
+                if before == line =>
+            {
                 UnreadInput::Since(since, line)
             }
-            (Some((line, _)), _) => UnreadInput::Since(now, line),
+            (Some(ReadPosition { line, .. }), _) => UnreadInput::Since(now, line),
         };
     }
 
@@ -168,7 +172,7 @@ impl Server {
         observed: &LinkObservation,
         overdue: Duration,
     ) -> Evidence {
-        let read_through = observed.input.map_or(0, |(line, _)| line);
+        let read_through = observed.input.map_or(0, |position| position.line);
         let sent =
             || stdio.pending.values().map(|it| (it, it.sent.unwrap_or(stdio.watch.attached)));
         let is_unread = |pending: &Pending| observed.input.is_some() && pending.line > read_through;
@@ -199,7 +203,7 @@ impl Server {
         let input = match (observed.input, unread.min()) {
             (None, _) => Input::Unknown,
             (Some(_), None) => Input::Read,
-            (Some((_, bytes)), Some(since)) => Input::Unread { since, bytes },
+            (Some(position), Some(since)) => Input::Unread { since, bytes: position.unread },
         };
         let is_read = |(_, line, _): &(CallKey, u64, Instant)| *line <= read_through;
         let others = || answered_list.iter().chain(given_up());

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use mainstay_core::watchdog::Processes;
+use mainstay_core::watchdog::{Processes, ReadPosition};
 use mainstay_core::{Cause, Exit, ServerName, ServerSpec, Workload};
 use mainstay_engine::{
     Endpoint, Engine, EngineError, Found, FoundState, LogLine, LogRange, News, Observation, RunKey,
@@ -473,7 +473,11 @@ impl Engine for FakeEngine {
         let (switches, is_active) = (run.read, false);
         let suspended = run.is_suspended.then_some(7);
         let processes = Some(Processes { switches, is_active, suspended, waits_for: None });
-        Ok(Observation { input: Some((run.read, 1)), connections: None, processes })
+        Ok(Observation {
+            input: Some(ReadPosition { line: run.read, unread: 1 }),
+            connections: None,
+            processes,
+        })
     }
 
     async fn log_stacks(&self, key: &RunKey) -> Result<(), EngineError> {

@@ -38,13 +38,21 @@ impl WatchLimits {
 /// What an engine can see of a run from outside. What it cannot see is none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Observation {
-    /// Of a stdio server: the last line of its input of which it has read anything, and the number of bytes that it has not
-    /// read.
-    pub input: Option<(u64, u64)>,
+    /// Of a stdio server: how far it has read its input.
+    pub input: Option<ReadPosition>,
     /// Of a server that speaks HTTP: the connections to it on which something is unread, accepted or not.
     pub connections: Option<Vec<UnreadConnection>>,
     /// Its processes.
     pub processes: Option<Processes>,
+}
+
+/// How far a stdio server has read its input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadPosition {
+    /// The last line of which it has read anything.
+    pub line: u64,
+    /// How many bytes it has not read.
+    pub unread: u64,
 }
 
 /// A connection on which a server has not read everything.

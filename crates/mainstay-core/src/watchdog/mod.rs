@@ -24,8 +24,8 @@ mod waits_for;
 use std::time::{Duration, Instant};
 
 pub use evidence::{
-    Described, Evidence, Input, Observation, OpenRequest, Processes, UnawaitedRequest,
-    UnreadConnection, Verdict, WatchLimits,
+    Described, Evidence, Input, Observation, OpenRequest, Processes, ReadPosition,
+    UnawaitedRequest, UnreadConnection, Verdict, WatchLimits,
 };
 pub use findings::{DescribedFindings, Findings};
 pub use probes::Probe;

@@ -113,15 +113,15 @@ fn describe(
         };
         return report(status.as_str(), format!("{name} is {status}: {reason}{resume}"));
     }
-    let read_through = seen.as_ref().and_then(|seen| seen.input);
+    let position = seen.as_ref().and_then(|seen| seen.input);
     let is_active =
         seen.and_then(|seen| seen.processes).is_some_and(|processes| processes.is_active);
-    match (place, read_through) {
+    match (place, position) {
         (Some(RequestPlace::Held), _) => {
             report("held", format!("it is sent when {name} has read what was sent before"))
         }
-        (Some(RequestPlace::Sent(Some(line))), Some((read, bytes))) if line > read => {
-            report("unread", format!("{name} has not read it yet ({bytes} bytes unread)"))
+        (Some(RequestPlace::Sent(Some(line))), Some(read)) if line > read.line => {
+            report("unread", format!("{name} has not read it yet ({} bytes unread)", read.unread))
         }
         (Some(RequestPlace::Sent(Some(_))), Some(_)) if is_active => {
             report("read", format!("{name} has read it and is working"))
@@ -138,7 +138,7 @@ fn describe(
 
 #[cfg(test)]
 mod tests {
-    use mainstay_core::watchdog::Processes;
+    use mainstay_core::watchdog::{Processes, ReadPosition};
 
     use super::*;
 
@@ -155,10 +155,14 @@ mod tests {
             serde_json::from_value::<ServerInfo>(info).unwrap()
         };
         let up = || info(Status::Running, "ready");
-        let seen = |read, bytes, is_active| {
+        let seen = |line, unread, is_active| {
             let (switches, suspended, waits_for) = (0, None, None);
             let processes = Some(Processes { switches, is_active, suspended, waits_for });
-            Some(Observation { input: Some((read, bytes)), connections: None, processes })
+            Some(Observation {
+                input: Some(ReadPosition { line, unread }),
+                connections: None,
+                processes,
+            })
         };
         let check = |info: &ServerInfo, place, seen, state: &str, reason: &str| {
             let report = describe(info, place, seen);

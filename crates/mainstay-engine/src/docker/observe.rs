@@ -54,7 +54,7 @@ impl DockerEngine {
         });
         let (activity, unread, connections) =
             looked.await.map_err(EngineError::io("looking at its processes"))?;
-        let input = unread.zip(pump).map(|(bytes, pump)| (pump.read_through(bytes), bytes));
+        let input = unread.zip(pump).map(|(unread, pump)| pump.read_position(unread));
         // Engines forward what is sent to a published port over connections of their own.
         let connections = connections.map(|found| {
             let translated = |bytes: u32| UnreadConnection { peer: None, bytes: bytes.into() };
@@ -82,7 +82,7 @@ impl DockerEngine {
         });
         let (processes, unread) =
             looked.await.map_err(EngineError::io("looking at its processes"))?;
-        let input = unread.zip(pump).map(|(bytes, pump)| (pump.read_through(bytes), bytes));
+        let input = unread.zip(pump).map(|(unread, pump)| pump.read_position(unread));
         let (input, processes) = (start_input(input), start_processes(processes));
         Ok(StartEvidence { input, processes })
     }

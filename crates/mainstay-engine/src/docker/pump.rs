@@ -18,6 +18,7 @@ use std::time::Duration;
 use bollard::container::{AttachContainerResults, LogOutput};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
+use mainstay_core::watchdog::ReadPosition;
 use mainstay_core::{Interruption, lock};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
@@ -209,14 +210,14 @@ impl Pump {
         }
     }
 
-    /// The last line of which the server can have read anything, if so many bytes are unread.
-    pub(crate) fn read_through(&self, unread: u64) -> u64 {
-        lock(&self.ledger).read_through(unread)
+    /// How far the server can have read its input, if so many bytes are unread.
+    pub(crate) fn read_position(&self, unread: u64) -> ReadPosition {
+        ReadPosition { line: lock(&self.ledger).read_through(unread), unread }
     }
 
     /// The run is over, and nobody has read the last bytes of its input.
     pub(crate) fn set_unread(&self, unread: u64) {
-        let through = self.read_through(unread);
+        let through = self.read_position(unread).line;
         self.written.send_modify(|written| *written = through.min(*written));
     }
 

@@ -8,6 +8,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use mainstay_core::watchdog::ReadPosition;
 use mainstay_hold::limits::SHIM_ANSWER;
 use mainstay_hold::socket;
 use mainstay_hold::wire::{Decoder, Frame, FromShim, OLDEST, ToShim, VERSION};
@@ -127,17 +128,18 @@ impl ShimLink {
         timeout(SHIM_ANSWER, talk).await.map_err(|_| EngineError::NoAnswer)?
     }
 
-    /// The last line of its input of which the server has read anything, and how many bytes it has not read; none if the
-    /// shim cannot count them.
-    pub(crate) async fn count_unread(&mut self) -> Result<Option<(u64, u64)>, EngineError> {
+    /// How far the server has read its input; none if the shim cannot tell.
+    pub(crate) async fn count_unread(&mut self) -> Result<Option<ReadPosition>, EngineError> {
         self.confirm(Some(&ToShim::CountUnread)).await?;
         // An older shim skips the request.
         let counted = |frame: &FromShim| match frame {
-            FromShim::Unread { read_through, bytes } => Some((*read_through, *bytes)),
+            FromShim::Unread { read_through: line, bytes: unread } => {
+                Some(ReadPosition { line: *line, unread: *unread })
+            }
             _ => None,
         };
         let counted = self.pending.iter().rev().find_map(counted);
-        Ok(counted.filter(|(read_through, _)| *read_through < u64::MAX))
+        Ok(counted.filter(|position| position.line < u64::MAX))
     }
 
     /// Whether nothing is left of a run that has exited. `Watch` must have been sent before; the messages about the

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainstay_core::start_activity::{MAX_PROCESSES, StartEvidence, StartInput, StartProcess};
-use mainstay_core::watchdog::{Processes, UnreadConnection, WaitsFor};
+use mainstay_core::watchdog::{Processes, ReadPosition, UnreadConnection, WaitsFor};
 use mainstay_hold::activity::{self, Activity, ProcessActivity};
 use mainstay_hold::wire::ToShim;
 use mainstay_hold::{record, unread};
@@ -80,13 +80,13 @@ pub(crate) fn processes(activity: Activity) -> Processes {
     Processes { switches, is_active, suspended, waits_for }
 }
 
-/// Whether a run has read `initialize`, given through which line it has read and how many bytes it has not.
-pub(crate) fn start_input(input: Option<(u64, u64)>) -> StartInput {
+/// Whether a run has read `initialize`.
+pub(crate) fn start_input(input: Option<ReadPosition>) -> StartInput {
     match input {
         // Nothing was written yet, or nothing can be counted.
-        None | Some((0, 0)) => StartInput::Unknown,
-        Some((_, 0)) => StartInput::Read,
-        Some((_, bytes)) => StartInput::Unread(bytes),
+        None | Some(ReadPosition { line: 0, unread: 0 }) => StartInput::Unknown,
+        Some(ReadPosition { unread: 0, .. }) => StartInput::Read,
+        Some(ReadPosition { unread, .. }) => StartInput::Unread(unread),
     }
 }
 

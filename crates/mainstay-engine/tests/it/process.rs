@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::time::Duration;
 
+use mainstay_core::watchdog::ReadPosition;
 use mainstay_core::{Exit, RemoteSpec, Workload};
 use mainstay_engine::{Engine, EngineError, FoundState, LogRange, StartError};
 use mainstay_testkit::conformance;
@@ -61,7 +62,7 @@ async fn it_is_known_what_a_server_has_not_read_and_whether_it_runs() {
         }
     };
     let quiet = timeout(LIMIT, quiet).await.unwrap();
-    assert_eq!(quiet.input, Some((1, 4)));
+    assert_eq!(quiet.input, Some(ReadPosition { line: 1, unread: 4 }));
     engine.log_stacks(&key).await.unwrap();
     let mut logged = engine.logs(&key.server, LogRange::default()).await.unwrap();
     let mut stacks = Vec::new();

@@ -1,3 +1,4 @@
+use mainstay_core::watchdog::ReadPosition;
 use mainstay_mcp::lists::ListKind;
 use serde_json::{Value, json};
 
@@ -282,7 +283,7 @@ fn a_server_is_left_to_finish_an_abandoned_call_unless_a_client_needs_it() {
     let (session, other) = (test.session(1), test.session(2));
     test.abandoned(session, 1, 7);
     let inside = |test: &mut TestServer| {
-        let (link, input) = (test.link(), Some((1, 9)));
+        let (link, input) = (test.link(), Some(ReadPosition { line: 1, unread: 9 }));
         let observed = LinkObservation { input, ..LinkObservation::default() };
         let evidence = test.server.take_evidence(test.now, link, &observed, S(30)).unwrap();
         evidence.being_handled.map(|request| request.what)
@@ -378,7 +379,10 @@ fn an_abandoned_call_does_not_count_as_a_client_that_waits() {
     let (session, link) = (test.session(1), test.link());
     test.abandoned(session, 1, 7);
     test.passes(S(40));
-    let observed = crate::silence::LinkObservation { input: Some((1, 0)), ..Default::default() };
+    let observed = crate::silence::LinkObservation {
+        input: Some(ReadPosition { line: 1, unread: 0 }),
+        ..Default::default()
+    };
     let evidence = test.server.take_evidence(test.now, link, &observed, S(30)).unwrap();
     assert_eq!((evidence.oldest, evidence.overdue), (None, 0));
     assert_eq!(evidence.being_handled.unwrap().what, "write", "it is left to finish the call");
@@ -413,7 +417,10 @@ fn a_call_is_counted_once_however_often_it_is_given_up() {
     let mut test = TestServer::new();
     let (session, link) = (test.session(1), test.link());
     let overdue = |test: &mut TestServer| {
-        let unread = crate::silence::LinkObservation { input: Some((0, 9)), ..Default::default() };
+        let unread = crate::silence::LinkObservation {
+            input: Some(ReadPosition { line: 0, unread: 9 }),
+            ..Default::default()
+        };
         test.server.take_evidence(test.now + S(40), link, &unread, S(30)).unwrap().overdue
     };
     test.abandoned(session, 1, 7);

@@ -1,4 +1,4 @@
-use mainstay_core::watchdog::Input;
+use mainstay_core::watchdog::{Input, ReadPosition};
 use mainstay_mcp::frame::Parsed;
 use serde_json::Value;
 
@@ -132,8 +132,10 @@ fn one_list_that_was_answered_from_the_copy_stays_as_evidence() {
     test.passes(PATIENCE);
     assert_eq!(test.server.usage().iter().find(|(what, _)| *what == "at stdio").unwrap().1, 1);
     let mut evidence = |read_through| {
-        let observed =
-            LinkObservation { input: Some((read_through, 9)), ..LinkObservation::default() };
+        let observed = LinkObservation {
+            input: Some(ReadPosition { line: read_through, unread: 9 }),
+            ..LinkObservation::default()
+        };
         test.server.take_evidence(test.now, link, &observed, S(30)).unwrap()
     };
     let found = evidence(0);

@@ -41,9 +41,7 @@ impl GivenUp {
 
     fn is_unread(&self, observation: &LinkObservation) -> bool {
         match self.sent_as {
-            SentAs::Line(line) => {
-                observation.input.is_some_and(|(read_through, _)| line > read_through)
-            }
+            SentAs::Line(line) => observation.input.is_some_and(|position| line > position.line),
             SentAs::Operation(key) => observation.requests.as_ref().is_some_and(|found| {
                 found.unread_bytes(key).is_some() || found.is_before(self.request.sent)
             }),

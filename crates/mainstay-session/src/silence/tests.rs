@@ -5,7 +5,10 @@ use crate::tests::TestServer;
 const OVERDUE: Duration = Duration::from_secs(30);
 
 fn evidence(test: &mut TestServer, read_through: u64) -> Evidence {
-    let observed = LinkObservation { input: Some((read_through, 0)), ..LinkObservation::default() };
+    let observed = LinkObservation {
+        input: Some(ReadPosition { line: read_through, unread: 0 }),
+        ..LinkObservation::default()
+    };
     let link = test.link();
     test.server.take_evidence(test.now, link, &observed, OVERDUE).unwrap()
 }
@@ -93,8 +96,8 @@ fn what_is_unread_counts_although_nothing_is_known_about_it() {
     let link = test.link();
     assert!(test.server.is_waiting_for(link), "an earlier daemon may have sent something");
     let begun = test.now;
-    let mut found = |line, bytes| {
-        let input = Some((line, bytes));
+    let mut found = |line, unread| {
+        let input = Some(ReadPosition { line, unread });
         let observed = LinkObservation { input, ..LinkObservation::default() };
         test.now += Duration::from_secs(1);
         let input = test.server.take_evidence(test.now, link, &observed, OVERDUE).unwrap().input;

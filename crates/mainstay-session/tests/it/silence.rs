@@ -2,7 +2,7 @@
 
 use mainstay_core::LoggedEvent;
 use mainstay_core::supervisor::{Connection, Event as SupervisorEvent};
-use mainstay_core::watchdog::{Probe, Processes};
+use mainstay_core::watchdog::{Probe, Processes, ReadPosition};
 use mainstay_session::{LinkKey, LinkObservation};
 
 use crate::driver::Scope;
@@ -63,7 +63,8 @@ impl World {
             waits_for: None,
         };
         let unread = u64::try_from(run.kept.len()).unwrap_or(u64::MAX);
-        let (input, processes) = (Some((run.written, unread)), Some(processes));
+        let input = Some(ReadPosition { line: run.written, unread });
+        let processes = Some(processes);
         Some(LinkObservation { input, requests: None, processes })
     }
 
