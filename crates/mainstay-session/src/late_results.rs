@@ -8,6 +8,7 @@
 //! Abandoned calls and their results are in the journal, so they outlive the daemon.
 
 mod fingerprint;
+mod reasons;
 #[cfg(test)]
 mod tests;
 
@@ -18,6 +19,7 @@ use mainstay_mcp::frame::Parsed;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::fingerprint::Fingerprints;
+pub(crate) use self::reasons::is_timeout;
 use crate::action::Action;
 use crate::calls::{Call, CallKey, CallKind, Stage};
 use crate::messages;
@@ -47,6 +49,9 @@ pub struct Abandoned {
     /// Identifies the token of its client, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<Box<str>>,
+    /// Whether its client has listened for messages, so that it is known when it has left.
+    #[serde(default)]
+    pub has_listened: bool,
     /// Until when its result is kept, by the [session clock](crate::SessionClock); none while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_until: Option<Duration>,
@@ -109,7 +114,7 @@ impl Server {
         if !self.make_room(now, entry.session) || !self.journal_now(now, key) {
             return false;
         }
-        self.append_abandoned(key, Abandoned { token: entry.token.clone(), keep_until: None });
+        self.append_abandoned(key, self.abandoned_record(&entry, None));
         self.abandoned.push(entry);
         if let Some(stream) = self.streams.get_mut(key) {
             stream.detach_reader(now);
@@ -167,6 +172,12 @@ impl Server {
         matches!(durable, Some(Durable::Journaled(_)))
     }
 
+    fn abandoned_record(&self, entry: &AbandonedCall, keep_until: Option<Duration>) -> Abandoned {
+        let session = self.sessions.get(entry.session);
+        let has_listened = session.is_some_and(|session| session.has_listened);
+        Abandoned { token: entry.token.clone(), has_listened, keep_until }
+    }
+
     fn append_abandoned(&self, key: StreamRef, abandoned: Abandoned) {
         let journal = Journal { store: &*self.store, is_closed: self.is_frozen };
         if let Some(Durable::Journaled(key)) = self.streams.get(key).map(|stream| &stream.durable) {
@@ -213,7 +224,10 @@ impl Server {
         else {
             return self.forget_stream(key);
         };
-        let Abandoned { token, keep_until } = abandoned;
+        let Abandoned { token, has_listened, keep_until } = abandoned;
+        if let Some(session) = self.sessions.get_mut(session) {
+            session.has_listened |= has_listened;
+        }
         let tool = tool.into();
         let time = self.clock.at(now);
         let left = keep_until.map_or(KEEP_RESULT, |until| until.saturating_sub(time));
@@ -382,9 +396,9 @@ impl Server {
 
     fn keep_result(&mut self, now: Instant, key: StreamRef, time: Duration) {
         let keep_until = Some(self.clock.at(now) + time);
-        let entry = self.abandoned.iter().find(|it| it.stream == key);
-        let token = entry.and_then(|it| it.token.clone());
-        self.append_abandoned(key, Abandoned { token, keep_until });
+        if let Some(entry) = self.abandoned.iter().find(|it| it.stream == key) {
+            self.append_abandoned(key, self.abandoned_record(entry, keep_until));
+        }
         if let Some(resumable) = self.streams.get_mut(key).and_then(Stream::resumable_mut) {
             resumable.expires = Some(now + time);
             self.timers.set(now + time, Timer::Stream(key));
@@ -468,23 +482,4 @@ impl Server {
 /// Whether an answer is worth keeping. An error is not: it has no room for the note, and a repeat gets the same one.
 fn is_result(answer: Bytes) -> bool {
     Parsed::read(answer).is_ok_and(|answer| answer.result().is_some())
-}
-
-/// Whether a client cancels a request because its own timeout has passed. These are the reasons that clients were seen to
-/// send; anything else may be a decision of the user.
-pub(crate) fn is_timeout(cancellation: &Parsed) -> bool {
-    let Some(reason) = cancellation.cancel_reason() else { return false };
-    match &*reason {
-        // The TypeScript SDK, versions 1 and 2.
-        "McpError: MCP error -32001: Request timed out"
-        | "SdkError: Request timed out"
-        // The same, with `AbortSignal.timeout()`.
-        | "TimeoutError: The operation was aborted due to timeout"
-        // The Rust SDK.
-        | "request timeout" => true,
-        // The Python SDK, version 2: `timed out after 60.0s`.
-        other => other.strip_prefix("timed out after ").and_then(|rest| rest.strip_suffix('s'))
-            .is_some_and(|seconds| seconds.starts_with(|first: char| first.is_ascii_digit())
-                && seconds.parse::<f64>().is_ok()),
-    }
 }

@@ -56,6 +56,8 @@ pub(crate) struct WatchState {
     /// The request that it had read and that a client has last given up.
     unawaited: Option<UnawaitedRequest>,
     unread: UnreadInput,
+    /// When its input was last observed.
+    observed: Option<Instant>,
     /// Since when clients have given up requests over HTTP, while the run has sent nothing.
     unanswered_since: Option<Instant>,
 }
@@ -91,6 +93,7 @@ impl WatchState {
             given_up: Vec::new(),
             unawaited: None,
             unread: if is_inherited { UnreadInput::Unknown } else { UnreadInput::None },
+            observed: None,
             unanswered_since: None,
         }
     }
@@ -149,7 +152,12 @@ impl Server {
         overdue: Duration,
     ) -> Option<Evidence> {
         if let Some(watch) = self.links.get_mut(key).map(Link::watch_mut) {
-            watch.forget_read(observed);
+            let is_observed = observed.input.is_some() || observed.requests.is_some();
+            // An observation that has failed says nothing about what was read.
+            if is_observed || watch.observed.is_none() {
+                watch.forget_read(observed);
+            }
+            watch.observed = if is_observed { Some(now) } else { watch.observed };
             watch.note_unread(now, observed);
         }
         let evidence = match self.links.get(key)?.as_stdio() {

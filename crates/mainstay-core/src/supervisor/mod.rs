@@ -35,6 +35,7 @@ use remote::Reachability;
 pub use remote::RemoteOutage;
 use session::Session;
 use start_watch::WatchedStart;
+pub use watch::OBSERVATION;
 use watch::Watch;
 
 use crate::unit::{self, Unit};

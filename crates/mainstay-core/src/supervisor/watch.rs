@@ -10,8 +10,11 @@ use super::{Action, Connection, Session, Supervisor};
 use crate::watchdog::{BASELINE, Evidence, Findings, Verdict, WatchAction, Watchdog};
 use crate::{LoggedEvent, unit};
 
-/// An observation that begins later than this, or takes longer, shows that Mainstay was not scheduled.
+/// An observation that begins later than this shows that Mainstay was not scheduled.
 const LATE: Duration = Duration::from_secs(3);
+
+/// How long an observation may take. One that takes longer by [`LATE`] shows the same.
+pub const OBSERVATION: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(super) struct Watch {
@@ -117,7 +120,7 @@ impl Supervisor {
             return;
         };
         let begun = watch.observing_since.take().unwrap_or(now);
-        if now.saturating_duration_since(begun) > LATE {
+        if now.saturating_duration_since(begun) > OBSERVATION + LATE {
             watch.watchdog.discard_before(now);
         }
         // What was requested meanwhile is not late.
@@ -127,7 +130,10 @@ impl Supervisor {
         }
         let (before, shown) = (watch.watchdog.verdict().clone(), watch.watchdog.findings());
         let decided = watch.watchdog.observe(now, &evidence);
-        let answers = std::mem::replace(&mut watch.answers, Answers::of(&evidence));
+        let answers = watch.answers;
+        if !watch.watchdog.has_missed() {
+            watch.answers = Answers::of(&evidence);
+        }
         let verdict = watch.watchdog.verdict();
         let holds = verdict.holds_requests();
         let is_responsive = *verdict == Verdict::Responsive && before == Verdict::Responsive;

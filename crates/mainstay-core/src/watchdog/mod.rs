@@ -56,6 +56,8 @@ pub struct Watchdog {
     ignores_ping: bool,
     /// Whether it has ever answered a ping.
     answers_ping: bool,
+    /// Since when it is known to have read the ping that waits for an answer.
+    ping_read: Option<Instant>,
     probes: Probes,
     /// Those of them that were sent before the last observation.
     unanswered: Probes,
@@ -90,11 +92,30 @@ struct LastObservation {
 /// For how long a run was busy, and blocked, while it read nothing.
 #[derive(Debug, Clone, Copy)]
 struct Spent {
-    /// Since when it reads nothing, or is inside the same call.
-    since: Instant,
-    busy: Duration,
-    blocked: Duration,
+    busy: TimeSince,
+    blocked: TimeSince,
     counted_until: Instant,
+}
+
+/// Time that counts from then on.
+#[derive(Debug, Clone, Copy, Default)]
+struct TimeSince {
+    since: Option<Instant>,
+    time: Duration,
+}
+
+impl Spent {
+    fn from(counted_until: Instant) -> Self {
+        Self { busy: TimeSince::default(), blocked: TimeSince::default(), counted_until }
+    }
+}
+
+impl TimeSince {
+    /// Adds some time, after what was added with the same beginning.
+    fn add(&mut self, since: Instant, time: Duration) {
+        let before = if self.since == Some(since) { self.time } else { Duration::ZERO };
+        *self = Self { since: Some(since), time: before + time };
+    }
 }
 
 /// What to do next.
@@ -120,6 +141,7 @@ impl Watchdog {
             began: now,
             ignores_ping,
             answers_ping: false,
+            ping_read: None,
             probes: Probes::default(),
             unanswered: Probes::default(),
             observed: None,
@@ -143,6 +165,11 @@ impl Watchdog {
     /// The present verdict.
     pub fn verdict(&self) -> &Verdict {
         &self.verdict
+    }
+
+    /// Whether the last evidence was passed over, because the observation had failed.
+    pub fn has_missed(&self) -> bool {
+        self.missed > 0
     }
 
     /// Whether it has decided to kill the run.
@@ -288,16 +315,10 @@ impl Watchdog {
 
     /// Adds the time since the last observation to what the run does.
     fn count(&mut self, now: Instant, evidence: &Evidence, verdict: &Verdict) {
-        let start = |since| Spent {
-            since,
-            busy: Duration::ZERO,
-            blocked: Duration::ZERO,
-            counted_until: now,
-        };
         let since = match verdict {
             // What it does meanwhile is not known.
             _ if evidence.processes.is_none() => {
-                self.spent = Some(start(now));
+                self.spent = Some(Spent::from(now));
                 return;
             }
             Verdict::Busy { since }
@@ -305,7 +326,7 @@ impl Watchdog {
             | Verdict::Hung { since }
             | Verdict::Overdue { unread_since: Some(since), .. } => *since,
             Verdict::Suspended { .. } => {
-                self.spent = Some(start(now));
+                self.spent = Some(Spent::from(now));
                 return;
             }
             Verdict::Responsive
@@ -315,32 +336,25 @@ impl Watchdog {
                 return;
             }
         };
-        let mut spent = match self.spent {
-            Some(spent) if spent.since == since => spent,
-            Some(_) => start(since),
-            // What it did before the first verdict counts as that, if the verdict came when it was due.
-            None => {
-                let due = self.limits.overdue() + INTERVAL;
-                let counted_until = now.checked_sub(due).map_or(since, |first| first.max(since));
-                Spent { counted_until, ..start(since) }
-            }
-        };
-        let time = now.saturating_duration_since(spent.counted_until);
+        // What it did before the first verdict counts as that, if the verdict came when it was due.
+        let due = self.limits.overdue() + INTERVAL;
+        let first = || Spent::from(now.checked_sub(due).map_or(since, |first| first.max(since)));
+        let spent = self.spent.get_or_insert_with(first);
+        let time = now.saturating_duration_since(spent.counted_until.max(since));
         match verdict {
-            Verdict::Busy { .. } => spent.busy += time,
-            Verdict::Blocked { .. } => spent.blocked += time,
+            Verdict::Busy { .. } => spent.busy.add(since, time),
+            Verdict::Blocked { .. } => spent.blocked.add(since, time),
             _ => {}
         }
         spent.counted_until = now;
-        self.spent = Some(spent);
     }
 
     /// When the run is killed if it stays as it is.
     fn kill_at(&self) -> Option<Instant> {
         let spent = self.spent?;
         let (limit, time) = match &self.verdict {
-            Verdict::Busy { .. } => (self.limits.busy_limit?, spent.busy),
-            Verdict::Blocked { .. } => (self.limits.block_limit?, spent.blocked),
+            Verdict::Busy { .. } => (self.limits.busy_limit?, spent.busy.time),
+            Verdict::Blocked { .. } => (self.limits.block_limit?, spent.blocked.time),
             Verdict::Overdue { unread_since: Some(since), .. } | Verdict::Hung { since } => {
                 return self.proven_at(self.evidence.as_ref()?, *since);
             }

@@ -53,14 +53,19 @@ impl Watchdog {
         self.answers_ping |= evidence.answered_ping;
         let answers_ping = self.answers_ping || self.ignores_ping;
         let before = self.probes.last();
+        if self.probes.ping.is_none() || matches!(evidence.input, Input::Unread { .. }) {
+            self.ping_read = None;
+        } else {
+            self.ping_read = self.ping_read.or(Some(now));
+        }
+        let read = self.ping_read;
         let ping = self.probes.ping.take_if(|ping| match evidence.last_message {
             Some(at) if answers_ping => at >= *ping,
             // Whether it will still answer the ping is known later.
-            Some(at) => at >= *ping + PING_PATIENCE,
+            Some(at) => read.is_some_and(|read| at >= read + PING_PATIENCE),
             None => false,
         });
-        let has_read = !matches!(evidence.input, Input::Unread { .. });
-        if ping.is_some() && has_read && !answers_ping {
+        if ping.is_some() && !answers_ping {
             self.ignores_ping = true;
             actions.push(WatchAction::IgnoresPing);
         }

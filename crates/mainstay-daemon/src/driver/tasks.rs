@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use mainstay_core::supervisor::{Connection, Event, StartFailure};
+use mainstay_core::supervisor::{Connection, Event, OBSERVATION, StartFailure};
 use mainstay_core::{RefreshMode, RunId, Started, Wanted, WorkloadKind, with_causes};
 use mainstay_engine::{Observation, StartError};
 use mainstay_proxy::AttachedRun;
@@ -14,9 +14,6 @@ use super::Driver;
 use crate::clock;
 use crate::run_session::{self, SavedSession, SessionError};
 use crate::snapshot::{self, Session};
-
-/// How long it may take to observe a run.
-const OBSERVE: Duration = Duration::from_secs(10);
 
 /// How long it may take to log what a run waits for, before it is killed.
 const LOG_STACKS: Duration = Duration::from_secs(3);
@@ -201,7 +198,7 @@ impl Driver {
                     Ok(Observation::default())
                 }
             };
-            let seen = match timeout(OBSERVE, observe).await {
+            let seen = match timeout(OBSERVATION, observe).await {
                 Ok(Ok(seen)) => seen,
                 Ok(Err(error)) => {
                     tracing::debug!(server = %key.server, run = %key.run, %error, "not observed");
@@ -219,7 +216,7 @@ impl Driver {
         let engine = self.context.engines.at(self.supervisor.engine()).clone();
         let key = self.key(run);
         self.tasks.spawn(async move {
-            let seen = timeout(OBSERVE, engine.observe_start(&key)).await;
+            let seen = timeout(OBSERVATION, engine.observe_start(&key)).await;
             let evidence = seen.ok().and_then(Result::ok).unwrap_or_default();
             TaskResult::Event(Event::StartObserved(run, evidence))
         });

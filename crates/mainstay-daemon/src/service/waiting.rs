@@ -108,7 +108,9 @@ fn describe(
     if !status.is_up() || proven(info).is_some() {
         let stopped = info.silence.as_ref().and_then(|silence| silence.stopped_pid).or(info.pid);
         let resume = match stopped.filter(|_| *status == Status::Suspended) {
-            Some(pid) => format!("; `kill -CONT {pid}` lets its process continue"),
+            Some(pid) => format!(
+                "; `kill -CONT {pid}` lets its process continue, unless a debugger or a frozen cgroup holds it"
+            ),
             None => String::new(),
         };
         return report(status.as_str(), format!("{name} is {status}: {reason}{resume}"));
@@ -186,8 +188,7 @@ mod tests {
             silence: serde_json::from_value(silence).unwrap(),
             ..info(Status::Suspended, "its process is stopped")
         };
-        let resume =
-            "time is suspended: its process is stopped; `kill -CONT 7` lets its process continue";
+        let resume = "time is suspended: its process is stopped; `kill -CONT 7` lets its process continue, unless a debugger or a frozen cgroup holds it";
         check(&stopped, None, None, "suspended", resume);
         let held = Some(RequestPlace::Held);
         check(&up(), held, None, "held", "it is sent when time has read what was sent before");

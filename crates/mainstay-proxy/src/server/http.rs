@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::operation::Control;
 use super::retries::{self, Resumes};
-use super::{Inner, NOTIFY_TIMEOUT, ServerHandle};
+use super::{END_TIMEOUT, Inner, NOTIFY_TIMEOUT, ServerHandle};
 
 /// How much of an error's body is read.
 const ERROR_BODY: usize = 64 * 1024;
@@ -93,7 +93,7 @@ impl Exchange {
             }
             HttpOperation::Delete { session } => {
                 // A server that does not know the session any more, or cannot be reached, needs no end.
-                self.send(&session, Method::Delete, &[]).await.ok();
+                drop(timeout(END_TIMEOUT, self.send(&session, Method::Delete, &[])).await);
                 HttpOutcome::Done
             }
         }

@@ -437,3 +437,6 @@ fn now() -> std::time::Instant {
 
 /// How long a message without an answer may take.
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a server may take to end a session.
+const END_TIMEOUT: Duration = Duration::from_secs(120);

@@ -182,8 +182,11 @@ impl Server {
                     (AwaitedBy::Probe, request.method.to_owned())
                 }
                 Purpose::Own(request) => (AwaitedBy::Mainstay, request.method.to_owned()),
-                Purpose::Delete => (AwaitedBy::Mainstay, "DELETE".to_owned()),
-                Purpose::Notify(_) | Purpose::Listen(_) => return None,
+                // One that the server has passed over may never be answered.
+                Purpose::Delete if watch.last_answer.is_none_or(|at| at <= sent) => {
+                    (AwaitedBy::Mainstay, "DELETE".to_owned())
+                }
+                Purpose::Notify(_) | Purpose::Listen(_) | Purpose::Delete => return None,
             };
             let is_new = found.is_some_and(|found| found.is_before(sent));
             // Of a server that answers by events, a request to resume them may be unread, but not the request itself.

@@ -90,6 +90,20 @@ fn a_cancelled_request_counts_until_it_is_read() {
 }
 
 #[test]
+fn an_observation_that_has_failed_says_nothing_about_what_was_read() {
+    let mut test = TestServer::new();
+    let (session, link) = (test.session(1), test.link());
+    test.request(session);
+    evidence(&mut test, 0);
+    test.now += Duration::from_secs(5);
+    test.cancels(session);
+    let failed = LinkObservation::default();
+    test.server.take_evidence(test.now, link, &failed, OVERDUE).unwrap();
+    let found = evidence(&mut test, 0);
+    assert_eq!((found.oldest.unwrap().what.as_str(), found.unawaited), ("slow", None));
+}
+
+#[test]
 fn what_is_unread_counts_although_nothing_is_known_about_it() {
     let mut test = TestServer::without_run();
     test.attach_again();

@@ -213,14 +213,12 @@ fn limits_warning(given: &RestartArgs, workload: &Workload) -> Option<String> {
     ];
     let given: Vec<&str> =
         options.into_iter().filter(|(_, is_given)| *is_given).map(|(option, _)| option).collect();
-    let has_effect = match workload {
+    let can_kill = match workload {
         Workload::Remote(_) => given.is_empty(),
         Workload::Process(_) | Workload::Container(_) => true,
     };
-    let verb = if given.len() == 1 { "has" } else { "have" };
-    (!has_effect).then(|| {
-        format!("{} {verb} no effect on a remote server, which is never killed", and(&given))
-    })
+    let verb = if given.len() == 1 { "says" } else { "say" };
+    (!can_kill).then(|| format!("a remote server is never killed, whatever {} {verb}", and(&given)))
 }
 
 /// Watches the start of the server. The flag is true if it became ready or failed. None if the user pressed Ctrl-C.
@@ -301,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_have_no_effect_on_remote_servers() {
+    fn a_remote_server_is_never_killed() {
         let workload = |json| serde_json::from_value::<Workload>(json).unwrap();
         let remote = workload(serde_json::json!({"remote": {"url": "http://h/"}}));
         let process =
@@ -313,9 +311,9 @@ mod tests {
         };
         check("--hang-after 5s", &workload(process), None);
         check("--stop-timeout 5s", &remote, None);
-        let one = "--hang-after has no effect on a remote server, which is never killed";
+        let one = "a remote server is never killed, whatever --hang-after says";
         check("--hang-after 5s", &remote, Some(one));
-        let two = "--busy-limit and --block-limit have no effect on a remote server, which is never killed";
+        let two = "a remote server is never killed, whatever --busy-limit and --block-limit say";
         check("--busy-limit 5s --block-limit never", &remote, Some(two));
     }
 }

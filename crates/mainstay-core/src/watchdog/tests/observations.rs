@@ -21,6 +21,32 @@ fn a_run_that_sends_and_does_not_read_is_busy() {
 }
 
 #[test]
+fn each_limit_counts_its_own_time_although_the_verdict_alternates() {
+    // It wakes up so rarely that it is blocked in between.
+    let limits = WatchLimits { block_limit: Some(seconds(600)), ..WatchLimits::default() };
+    let mut world = World::new(limits);
+    world.behaviour = Behaviour::Timer(20);
+    world.call_that_is_read();
+    world.begin_call();
+    world.pass(seconds(10));
+    world.last_message = Some(world.now);
+    world.pass(seconds(600));
+    assert_eq!(world.killed_after(), None);
+    world.pass(seconds(900));
+    assert!(world.killed_after().is_some(), "{world:?}");
+
+    // It sends so rarely that nothing is proven in between.
+    let limits = WatchLimits { busy_limit: Some(seconds(600)), ..WatchLimits::default() };
+    let mut world = World::new(limits);
+    world.behaviour = Behaviour::Sends(40);
+    world.begin_call();
+    world.pass(seconds(600));
+    assert_eq!(world.killed_after(), None);
+    world.pass(seconds(300));
+    assert!(world.killed_after().is_some(), "{world:?}");
+}
+
+#[test]
 fn a_failed_observation_changes_nothing() {
     let mut world = unread_call(Behaviour::Deadlocked);
     for _ in 0..4 {

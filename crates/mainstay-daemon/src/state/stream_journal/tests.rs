@@ -102,10 +102,12 @@ fn an_abandoned_call_is_recovered_as_such_and_earlier_versions_ignore_that() {
     let token = Some("0f".into());
     let keep_until = Some(Duration::from_millis(90_500));
     journal.note(&call, StreamChange::BegunSent(text("call"), sent(1), 1));
-    journal
-        .note(&call, StreamChange::Abandoned(Abandoned { token: token.clone(), keep_until: None }));
+    journal.note(
+        &call,
+        StreamChange::Abandoned(Abandoned { token: token.clone(), ..Abandoned::default() }),
+    );
     journal.note(&call, StreamChange::Answered(1, text("late")));
-    let abandoned = Abandoned { token, keep_until };
+    let abandoned = Abandoned { token, keep_until, ..Abandoned::default() };
     journal.note(&call, StreamChange::Abandoned(abandoned.clone()));
     let (_, found) = StreamJournal::open(dir.path(), 2);
     assert_eq!(found[0].abandoned, Some(abandoned));

@@ -169,6 +169,9 @@ fn the_end_of_a_session_is_left_to_finish() {
     let found = evidence(&mut test, &[waiting]);
     assert_eq!(found.being_handled.unwrap().what, "DELETE");
     assert_eq!(evidence(&mut test, &[waiting, delete]).being_handled, None);
+    let link = test.link();
+    test.server.answer_received(test.now, link);
+    assert_eq!(evidence(&mut test, &[waiting]).being_handled, None, "it has passed it over");
 }
 
 #[test]

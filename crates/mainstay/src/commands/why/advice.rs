@@ -237,8 +237,8 @@ fn on_output(report: &WhyReport) -> Option<String> {
 /// Where the evidence about sessions' own runs is, whose events are among those of the server.
 fn on_session_logs(report: &WhyReport) -> Option<String> {
     let is_trouble = |event: &EventRecord| {
-        matches!(event.event.as_str(), "ended" | "hung")
-            || EventRecord::VERDICTS.contains(&event.event.as_str())
+        let event = event.event.as_str();
+        event == "hung" || (event != "responsive" && EventRecord::VERDICTS.contains(&event))
     };
     let logs = report.session_logs.as_ref().filter(|_| report.events.iter().any(is_trouble))?;
     Some(format!("the process of each session has a log of its own: {}", logs.display()))

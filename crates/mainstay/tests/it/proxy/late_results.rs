@@ -152,6 +152,19 @@ fn a_call_of_a_client_that_vanishes_is_finished() {
 }
 
 #[test]
+fn a_repeat_of_a_call_that_may_never_end_is_told_so() {
+    let setup = run(Wire::Stdio, &["--block-limit", "1s"]);
+    let client = setup.client(Sdk::Ts1);
+    assert_times_out(&client, &arguments(0));
+    let result = client.send_call("append", &arguments(0)).result();
+    let text = text_of(&result, 0);
+    assert!(text.starts_with("the earlier identical call has not ended"), "{text}");
+    assert_eq!(executions(&setup, 0), 1);
+    assert_eq!(client.text("append", &arguments(0)), "appended");
+    assert_eq!(executions(&setup, 0), 2);
+}
+
+#[test]
 fn what_a_user_cancels_and_what_other_windows_call_is_executed_again() {
     let setup = run(Wire::Stdio, &[]);
     let (client, other) = (setup.client(Sdk::Ts1), setup.client(Sdk::Ts1));

@@ -251,7 +251,7 @@ fn a_server_that_ignores_pings_is_not_killed_and_not_pinged_by_the_next_daemon()
     for _ in 0..2 {
         thread::scope(|scope| {
             let slow = scope.spawn(|| setup.call("wait"));
-            setup.once("running", "1 call overdue: no answer to `wait`", 12);
+            setup.once("running", "1 call overdue: no answer to `wait`", 18);
             setup.release();
             assert_eq!(slow.join().unwrap(), "wait");
         });

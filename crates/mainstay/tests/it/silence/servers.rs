@@ -74,7 +74,7 @@ for line in lines:
         version = message["params"]["protocolVersion"]
         send({"id": id, "result": {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}})
     elif method == "tools/list":
-        names = ["append", "flood", "flood-later", "ignore", "orphan", "fsync"]
+        names = ["append", "flood", "flood-later", "ignore", "orphan", "fsync", "chat"]
         send({"id": id, "result": {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in names]}})
     elif method == "ping":
         send({"id": id, "result": {}})
@@ -94,6 +94,11 @@ for line in lines:
         elif name == "orphan":
             text(id, "answered")
             subprocess.run(["cat", release], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        elif name == "chat":
+            text(id, "chatting")
+            while not os.path.exists(release + ".go"):
+                send({"method": "notifications/message", "params": {"level": "info", "data": "x"}})
+                time.sleep(0.2)
         elif name == "fsync":
             with open(release + ".data", "w") as file:
                 while not os.path.exists(release + ".go"):
@@ -261,6 +266,20 @@ fn a_call_that_is_read_and_never_answered_is_overdue_and_kills_nothing() {
         assert_eq!(setup.call("append"), "appended");
         let output = lost.join().unwrap();
         assert!(output.to_string().contains("has not answered within 9 s"), "{output}");
+    });
+    setup.assert_never_killed();
+}
+
+#[test]
+fn a_server_that_sends_messages_and_reads_nothing_is_busy() {
+    let setup = Setup::python(&["--hang-after", "2s"], PLAIN);
+    assert_eq!(setup.call("chat"), "chatting");
+    thread::scope(|scope| {
+        let held = scope.spawn(|| setup.call("append"));
+        let server = setup.once("busy", 6);
+        assert_eq!(server["silence"]["holds_requests"], true, "{server}");
+        fs::write(format!("{}.go", setup.release), "").unwrap();
+        assert_eq!(held.join().unwrap(), "appended");
     });
     setup.assert_never_killed();
 }
