@@ -16,12 +16,17 @@ const LATE: Duration = Duration::from_secs(3);
 /// How long an observation may take. One that takes longer by [`LATE`] shows the same.
 pub const OBSERVATION: Duration = Duration::from_secs(10);
 
+/// A run is observed at most this often, however much it sends.
+const MIN_INTERVAL: Duration = Duration::from_millis(200);
+
 #[derive(Debug)]
 pub(super) struct Watch {
     connection: Connection,
     watchdog: Watchdog,
     /// When the observation in progress began.
     observing_since: Option<Instant>,
+    /// When the last one ended.
+    observed: Option<Instant>,
     /// When an observation is due that the watchdog does not know about.
     requested: Option<Instant>,
     /// What the last observation showed of its answers.
@@ -72,6 +77,7 @@ impl Supervisor {
             self.watch = Some(Watch {
                 connection,
                 observing_since: None,
+                observed: None,
                 // Requests of an earlier daemon may wait, or be unread.
                 requested: Some(now + limits.overdue().min(BASELINE) / 2),
                 answers: Answers::default(),
@@ -87,7 +93,10 @@ impl Supervisor {
         let Some(watch) = &mut self.watch else { return };
         if watch.connection.run.generation() == generation {
             let is_held = watch.watchdog.verdict().holds_requests();
-            let at = if is_held { now } else { now + overdue.min(BASELINE) / 2 };
+            let at = match watch.observed {
+                Some(observed) if is_held => now.max(observed + MIN_INTERVAL),
+                _ => now + overdue.min(BASELINE) / 2,
+            };
             watch.requested = Some(watch.requested.map_or(at, |requested| requested.min(at)));
             self.watch_tick(now);
         }
@@ -123,8 +132,9 @@ impl Supervisor {
         if now.saturating_duration_since(begun) > OBSERVATION + LATE {
             watch.watchdog.discard_before(now);
         }
+        watch.observed = Some(now);
         // What was requested meanwhile is not late.
-        watch.requested = watch.requested.map(|requested| requested.max(now));
+        watch.requested = watch.requested.map(|requested| requested.max(now + MIN_INTERVAL));
         if self.unit.is_frozen() {
             return;
         }

@@ -43,7 +43,8 @@ impl Probes {
 }
 
 impl Watchdog {
-    /// Any message proves that the run is alive, whether it answers a probe or not.
+    /// Any message proves that the run is alive, whether it answers a probe or not; but of a run that does not read, only an answer
+    /// shows that it serves anybody.
     pub(super) fn note_probes(
         &mut self,
         now: Instant,
@@ -59,7 +60,11 @@ impl Watchdog {
             self.ping_read = self.ping_read.or(Some(now));
         }
         let read = self.ping_read;
-        let ping = self.probes.ping.take_if(|ping| match evidence.last_message {
+        let heard = match evidence.input {
+            Input::Unread { .. } => evidence.last_answer,
+            Input::Unknown | Input::Read => evidence.last_message,
+        };
+        let ping = self.probes.ping.take_if(|ping| match heard {
             Some(at) if answers_ping => at >= *ping,
             // Whether it will still answer the ping is known later.
             Some(at) => read.is_some_and(|read| at >= read + PING_PATIENCE),
@@ -69,7 +74,7 @@ impl Watchdog {
             self.ignores_ping = true;
             actions.push(WatchAction::IgnoresPing);
         }
-        self.probes.list.take_if(|probe| evidence.last_message >= Some(*probe));
+        self.probes.list.take_if(|probe| heard >= Some(*probe));
         if before.is_some() && self.probes.last().is_none() {
             self.next_probe = now + self.limits.overdue();
         }
@@ -88,7 +93,7 @@ impl Watchdog {
         } else {
             // It may have stopped to read since it answered the last probe.
             let is_silent = match evidence.input {
-                Input::Unread { since, .. } => evidence.last_message <= Some(since),
+                Input::Unread { since, .. } => evidence.last_answer <= Some(since),
                 Input::Unknown | Input::Read => false,
             };
             self.is_overdue(now, evidence)

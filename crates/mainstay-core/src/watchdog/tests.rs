@@ -66,6 +66,8 @@ enum Behaviour {
     Timer(u64),
     /// Sends a message this often, without reading.
     Sends(u64),
+    /// Sends messages and answers probes, but does not read one connection.
+    OneUnread,
     /// Waits for something that never happens.
     Deadlocked,
     /// Stopped by a signal.
@@ -138,7 +140,7 @@ impl World {
             Behaviour::Healthy | Behaviour::LosesAnswers | Behaviour::ReadsOnly => {
                 !self.messages.is_empty()
             }
-            Behaviour::Spinning => true,
+            Behaviour::Spinning | Behaviour::OneUnread => true,
             Behaviour::Timer(period) | Behaviour::Sends(period) => {
                 self.now.duration_since(self.last_scheduled) >= seconds(period)
             }
@@ -151,6 +153,14 @@ impl World {
         match self.behaviour {
             Behaviour::Healthy | Behaviour::LosesAnswers | Behaviour::ReadsOnly => self.read(),
             Behaviour::Sends(_) if is_scheduled => self.last_message = Some(self.now),
+            Behaviour::OneUnread => {
+                self.last_message = Some(self.now);
+                let before = self.messages.len();
+                self.messages.retain(|message| !matches!(message.kind, Kind::Probe(_)));
+                if self.messages.len() < before {
+                    (self.last_answer, self.answered_ping) = (Some(self.now), true);
+                }
+            }
             Behaviour::Spinning
             | Behaviour::SlowDisk
             | Behaviour::Timer(_)

@@ -135,7 +135,7 @@ fn a_busy_or_suspended_run_is_not_killed_and_its_requests_are_held() {
         assert_eq!(world.availability(), Availability::Up);
         world.silence.begin(world.now, Manner::Answers);
         world.tell(Event::Observe { generation: 1 });
-        world.settle();
+        world.live(1);
         assert_eq!(world.silence.held, None);
         assert_eq!(world.shown(), "responsive: no request is overdue");
     }
@@ -175,7 +175,7 @@ fn a_remote_server_that_is_silent_is_unresponsive_and_its_connections_are_renewe
     assert_eq!((world.run(), world.silence.renewals), (RunId::new(1), 121));
     world.silence.begin(world.now, Manner::Answers);
     world.tell(Event::Observe { generation: 1 });
-    world.settle();
+    world.live(1);
     assert_eq!(
         (world.silence.held, world.shown().as_str()),
         (None, "responsive: no request is overdue")

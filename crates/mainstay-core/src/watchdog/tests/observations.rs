@@ -47,6 +47,18 @@ fn each_limit_counts_its_own_time_although_the_verdict_alternates() {
 }
 
 #[test]
+fn requests_to_a_server_that_serves_others_are_hardly_held() {
+    let mut world = unread_call(Behaviour::OneUnread);
+    let mut held = 0;
+    for _ in 0..600 {
+        world.pass(seconds(1));
+        held += u32::from(world.watchdog.verdict().holds_requests());
+    }
+    assert!(held <= 40, "{held}");
+    assert_eq!(world.killed_after(), None);
+}
+
+#[test]
 fn a_failed_observation_changes_nothing() {
     let mut world = unread_call(Behaviour::Deadlocked);
     for _ in 0..4 {
