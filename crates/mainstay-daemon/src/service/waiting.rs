@@ -113,7 +113,12 @@ fn describe(
             ),
             None => String::new(),
         };
-        return report(status.as_str(), format!("{name} is {status}: {reason}{resume}"));
+        let said = match reason.strip_prefix(status.as_str()) {
+            // "starting for 42 s: it is working", "blocked in `add` for 3 min"
+            Some(rest) if rest.starts_with(' ') => reason.clone(),
+            _ => format!("{status}: {reason}"),
+        };
+        return report(status.as_str(), format!("{name} is {said}{resume}"));
     }
     let position = seen.as_ref().and_then(|seen| seen.input);
     let is_active =
@@ -190,6 +195,8 @@ mod tests {
         };
         let resume = "time is suspended: its process is stopped; `kill -CONT 7` lets its process continue, unless a debugger or a frozen cgroup holds it";
         check(&stopped, None, None, "suspended", resume);
+        let slow = info(Status::Starting, "starting for 8 s: it is working");
+        check(&slow, None, None, "starting", "time is starting for 8 s: it is working");
         let held = Some(RequestPlace::Held);
         check(&up(), held, None, "held", "it is sent when time has read what was sent before");
         let unread = "time has not read it yet (90 bytes unread)";

@@ -51,15 +51,9 @@ fn a_call_says_what_it_waits_for_and_prints_only_its_result() {
     let unread = second.message();
     assert!(unread.starts_with("waiting for `append`: silent has not read it yet ("), "{unread}");
     let blocked = waiting.message();
-    assert!(
-        blocked.contains("waiting for `wait`: silent is blocked: blocked in `wait` for"),
-        "{blocked}"
-    );
+    assert!(blocked.contains("waiting for `wait`: silent is blocked in `wait` for"), "{blocked}");
     let blocked = second.message();
-    assert!(
-        blocked.contains("waiting for `append`: silent is blocked: blocked in `wait`"),
-        "{blocked}"
-    );
+    assert!(blocked.contains("waiting for `append`: silent is blocked in `wait`"), "{blocked}");
     setup.release();
     let (code, output, messages) = waiting.end();
     assert_eq!((code, output.as_str(), messages.as_str()), (Some(0), "waited\n", ""));
@@ -75,10 +69,7 @@ fn a_call_of_a_server_that_is_starting_says_what_that_does() {
     env.ok(["run", NAME, "--", "sh", "-c", "sleep 600; :"]);
     let mut waiting = Waiting::start(&env, &["tools", NAME]);
     let message = waiting.message();
-    assert!(
-        message.starts_with("waiting for the list of tools: silent is starting: "),
-        "{message}"
-    );
+    assert!(message.starts_with("waiting for the list of tools: silent is starting"), "{message}");
     kill(waiting.child.id(), Signal::INT);
     let (code, _, messages) = waiting.end();
     assert_eq!(code, Some(130));
